@@ -1,0 +1,54 @@
+//! Bookkeeping core of candle-mempool.
+//!
+//! This crate decides *where* a block of memory lies. It works on addresses and sizes
+//! only: it never reads or writes the memory it hands out, knows no tensor library and
+//! no driver, and contains no `unsafe`. Memory comes from an [`Upstream`], which reserves
+//! virtual ranges and maps pages of them; a [`Placement`] cuts those ranges into blocks.
+//!
+//! ```
+//! use mempool_arena::{Arena, PagesOptions, Pages, Request, SimulatedUpstream};
+//!
+//! let upstream = SimulatedUpstream::builder().capacity_bytes(1 << 30).build();
+//! let mut arena = Arena::new(Pages::new(PagesOptions::default())?, upstream);
+//!
+//! let block = arena.allocate(Request::new(3 << 20))?;
+//! assert!(!block.hit); // the first request has to map pages
+//! arena.free(block.addr)?;
+//! assert!(arena.allocate(Request::new(3 << 20))?.hit);
+//! assert_eq!(arena.stats().requested.current, 3 << 20);
+//! # Ok::<(), mempool_arena::ArenaError>(())
+//! ```
+//!
+//! Nothing here is synchronised: every core takes `&mut self`, and whoever shares one owns
+//! the lock.
+#![forbid(unsafe_code)]
+
+mod arena;
+mod block;
+mod buddy_tree;
+mod error;
+mod free_run;
+mod invariant;
+mod page_map;
+mod placement;
+mod range;
+mod request;
+mod size_index;
+mod stats;
+mod step_arena;
+mod upstream;
+
+pub use arena::Arena;
+pub use buddy_tree::BuddyTree;
+pub use error::{ArenaError, MapError, UpstreamError};
+pub use invariant::Violation;
+pub use placement::buddy::{Buddy, BuddyOptions};
+pub use placement::pages::{Pages, PagesOptions};
+pub use placement::{CleanRanges, LiveBlock, Placed, Placement};
+pub use range::AddressRange;
+pub use request::Request;
+pub use size_index::{FreeEntry, SizeIndex};
+pub use stats::{BUCKET_COUNT, BucketStats, Stat, Stats, bucket_of};
+pub use step_arena::{StepArena, StepArenaError};
+pub use upstream::Upstream;
+pub use upstream::simulated::{SimulatedBuilder, SimulatedCounters, SimulatedUpstream};

@@ -1,0 +1,163 @@
+//! Which pages of one virtual range are mapped, and which of those still read as zero.
+//!
+//! A page is *mapped* when memory stands behind it, and *clean* when it was mapped and no
+//! block was ever placed on it since, so that its bytes are zero. Clean implies mapped.
+
+use crate::range::AddressRange;
+
+const WORD_BITS: usize = u64::BITS as usize;
+
+/// Page states of one range, one bit a page.
+#[derive(Debug, Clone)]
+pub(crate) struct PageMap {
+    range: AddressRange,
+    page_shift: u32,
+    mapped: Box<[u64]>,
+    clean: Box<[u64]>,
+}
+
+impl PageMap {
+    /// All pages unmapped. `range` must consist of whole pages.
+    pub(crate) fn new(range: AddressRange, page_bytes: usize) -> Self {
+        assert!(page_bytes.is_power_of_two());
+        assert_eq!(range.outer_pages(page_bytes), range, "not whole pages of {page_bytes} bytes");
+        let words = (range.len / page_bytes).div_ceil(WORD_BITS);
+        Self {
+            range,
+            page_shift: page_bytes.trailing_zeros(),
+            mapped: vec![0; words].into_boxed_slice(),
+            clean: vec![0; words].into_boxed_slice(),
+        }
+    }
+
+    pub(crate) fn range(&self) -> AddressRange {
+        self.range
+    }
+
+    pub(crate) fn page_bytes(&self) -> usize {
+        1 << self.page_shift
+    }
+
+    /// Number of mapped pages that lie, whole or in part, in `range`.
+    pub(crate) fn mapped_page_count(&self, range: AddressRange) -> usize {
+        self.words(range).map(|(word, mask)| (self.mapped[word] & mask).count_ones() as usize).sum()
+    }
+
+    /// Whether every page that `range` touches is mapped.
+    pub(crate) fn is_mapped(&self, range: AddressRange) -> bool {
+        self.words(range).all(|(word, mask)| self.mapped[word] & mask == mask)
+    }
+
+    /// Whether any page that `range` touches is clean.
+    pub(crate) fn any_clean(&self, range: AddressRange) -> bool {
+        self.words(range).any(|(word, mask)| self.clean[word] & mask != 0)
+    }
+
+    /// The first run of unmapped pages among those that `range` touches.
+    pub(crate) fn first_unmapped_run(&self, range: AddressRange) -> Option<AddressRange> {
+        self.first_run(range, |word| !self.mapped[word])
+    }
+
+    /// The first run of mapped pages among those that `range` touches.
+    pub(crate) fn first_mapped_run(&self, range: AddressRange) -> Option<AddressRange> {
+        self.first_run(range, |word| self.mapped[word])
+    }
+
+    /// All runs of mapped pages.
+    pub(crate) fn mapped_runs(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        let mut rest = self.range;
+        std::iter::from_fn(move || {
+            let run = self.first_mapped_run(rest)?;
+            rest = AddressRange::between(run.end(), rest.end());
+            Some(run)
+        })
+    }
+
+    /// The first run of clean pages among those that `range` touches.
+    pub(crate) fn first_clean_run(&self, range: AddressRange) -> Option<AddressRange> {
+        self.first_run(range, |word| self.clean[word])
+    }
+
+    /// Notes that the pages of `range` were mapped; they are clean.
+    pub(crate) fn set_mapped(&mut self, range: AddressRange) {
+        for (word, mask) in Self::word_masks(self.range, self.page_shift, range) {
+            self.mapped[word] |= mask;
+            self.clean[word] |= mask;
+        }
+    }
+
+    /// Notes that the pages of `range` were unmapped.
+    pub(crate) fn set_unmapped(&mut self, range: AddressRange) {
+        for (word, mask) in Self::word_masks(self.range, self.page_shift, range) {
+            self.mapped[word] &= !mask;
+            self.clean[word] &= !mask;
+        }
+    }
+
+    /// Notes that a block was placed on the pages that `range` touches.
+    pub(crate) fn set_dirty(&mut self, range: AddressRange) {
+        for (word, mask) in Self::word_masks(self.range, self.page_shift, range) {
+            self.clean[word] &= !mask;
+        }
+    }
+
+    fn words(&self, range: AddressRange) -> impl Iterator<Item = (usize, u64)> + use<> {
+        Self::word_masks(self.range, self.page_shift, range)
+    }
+
+    /// The words that hold the pages `range` touches, each with a mask of those pages.
+    fn word_masks(
+        whole: AddressRange,
+        page_shift: u32,
+        range: AddressRange,
+    ) -> impl Iterator<Item = (usize, u64)> + use<> {
+        let (first, end) = if range.is_empty() {
+            (0, 0)
+        } else {
+            debug_assert!(whole.covers(range));
+            ((range.start - whole.start) >> page_shift, ((range.end() - 1 - whole.start) >> page_shift) + 1)
+        };
+        (first / WORD_BITS..end.div_ceil(WORD_BITS)).map(move |word| {
+            let low = first.saturating_sub(word * WORD_BITS);
+            let high = (end - word * WORD_BITS).min(WORD_BITS);
+            let mask = (u64::MAX << low) & (u64::MAX >> (WORD_BITS - high));
+            (word, mask)
+        })
+    }
+
+    /// The first run of set bits of `bits` among the pages `range` touches, as whole pages.
+    fn first_run(&self, range: AddressRange, bits: impl Fn(usize) -> u64) -> Option<AddressRange> {
+        let mut run: Option<(usize, usize)> = None;
+        for (word, mask) in self.words(range) {
+            let mut set = bits(word) & mask;
+            while set != 0 {
+                let low = set.trailing_zeros() as usize;
+                let len = (!(set >> low)).trailing_zeros() as usize;
+                let (first, end) = (word * WORD_BITS + low, word * WORD_BITS + low + len);
+                match &mut run {
+                    None => run = Some((first, end)),
+                    Some((_, run_end)) if *run_end == first => *run_end = end,
+                    Some(_) => return run.map(|run| self.pages(run)),
+                }
+                set &= if low + len == WORD_BITS { 0 } else { u64::MAX << (low + len) };
+            }
+            // A run that does not reach the end of this word ends here.
+            if let Some((_, end)) = run
+                && end < (word + 1) * WORD_BITS
+            {
+                break;
+            }
+        }
+        run.map(|run| self.pages(run))
+    }
+
+    fn pages(&self, (first, end): (usize, usize)) -> AddressRange {
+        AddressRange::between(
+            self.range.start + (first << self.page_shift),
+            self.range.start + (end << self.page_shift),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

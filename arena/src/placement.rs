@@ -1,0 +1,159 @@
+//! How blocks are placed: one trait, one file for each policy.
+
+pub(crate) mod buddy;
+pub(crate) mod pages;
+
+use std::fmt;
+
+use crate::error::ArenaError;
+use crate::invariant::Violation;
+use crate::range::AddressRange;
+use crate::request::Request;
+use crate::stats::Stats;
+use crate::upstream::Upstream;
+
+/// A policy that cuts the ranges of an [`Upstream`] into blocks.
+///
+/// Every method that can fail leaves all live blocks as they were and the placement usable.
+/// A placement must always be given the same upstream.
+pub trait Placement: Send + fmt::Debug {
+    /// The policy's name, as options spell it.
+    fn name(&self) -> &'static str;
+
+    /// Places a block.
+    ///
+    /// # Errors
+    /// [`ArenaError::OutOfMemory`] when neither free memory nor upstream can serve it,
+    /// [`ArenaError::SizeOverflow`] and [`ArenaError::Alignment`] for requests no memory
+    /// could serve.
+    fn allocate(&mut self, request: Request, upstream: &mut dyn Upstream) -> Result<Placed, ArenaError>;
+
+    /// Ends the block that starts at `addr` and returns what it was.
+    ///
+    /// # Errors
+    /// [`ArenaError::UnknownAddress`] when no live block starts there.
+    fn free(&mut self, addr: usize, upstream: &mut dyn Upstream) -> Result<LiveBlock, ArenaError>;
+
+    /// Makes the block at `addr` hold `size_bytes` without moving it: takes what is missing
+    /// from the free block behind it, or frees its end. `None` when that is not possible; then
+    /// the block is unchanged.
+    ///
+    /// # Errors
+    /// [`ArenaError::UnknownAddress`], [`ArenaError::SizeOverflow`].
+    fn resize_in_place(
+        &mut self,
+        addr: usize,
+        size_bytes: usize,
+        upstream: &mut dyn Upstream,
+    ) -> Result<Option<LiveBlock>, ArenaError>;
+
+    /// Gives free pages back to upstream until `target_bytes` are returned or none is left,
+    /// and returns how many bytes it were. Pages that upstream refuses to take stay mapped
+    /// and counted.
+    fn trim(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize;
+
+    /// Gives everything back: pages and reserved ranges.
+    ///
+    /// # Errors
+    /// [`ArenaError::StillLive`] when there are live blocks; nothing is released then.
+    /// [`ArenaError::Upstream`] when upstream refused; the rest can be tried again.
+    fn release_all(&mut self, upstream: &mut dyn Upstream) -> Result<(), ArenaError>;
+
+    /// The live block that starts at `addr`.
+    fn live_block(&self, addr: usize) -> Option<LiveBlock>;
+
+    /// The largest request that needs no new page: the largest free mapped block, or all
+    /// free pages together where the policy can move them.
+    fn largest_free_bytes(&self) -> usize;
+
+    /// Mapped ranges of whole pages, in no order. For tests and snapshots; walks all segments.
+    fn mapped_ranges(&self) -> Vec<AddressRange>;
+
+    /// The figures kept on the way.
+    fn stats(&self) -> &Stats;
+
+    /// The figures, to reset peaks.
+    fn stats_mut(&mut self) -> &mut Stats;
+
+    /// Walks everything and checks every invariant.
+    ///
+    /// # Errors
+    /// The first rule that does not hold.
+    fn validate(&self) -> Result<(), Violation>;
+}
+
+/// A live block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LiveBlock {
+    /// Its first address.
+    pub addr: usize,
+    /// Bytes the caller asked for.
+    pub requested_bytes: usize,
+    /// Bytes it takes.
+    pub allocated_bytes: usize,
+}
+
+/// A block that was just placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// Its first address.
+    pub addr: usize,
+    /// Bytes it takes.
+    pub allocated_bytes: usize,
+    /// Whether it was served from memory that was mapped already.
+    pub hit: bool,
+    /// Parts of it that read as zero because nothing was ever placed there.
+    pub clean: CleanRanges,
+}
+
+/// Up to four ranges of a new block whose bytes are zero, in order of address.
+///
+/// A block gets its clean pages in one or two runs; beyond four, further clean pages are not
+/// listed, which is safe: their owner clears them again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CleanRanges {
+    ranges: [AddressRange; 4],
+    len: usize,
+}
+
+impl CleanRanges {
+    /// No clean range.
+    pub const NONE: Self = Self { ranges: [AddressRange::new(0, 0); 4], len: 0 };
+
+    pub(crate) fn push(&mut self, range: AddressRange) {
+        if self.len < self.ranges.len() {
+            self.ranges[self.len] = range;
+            self.len += 1;
+        }
+    }
+
+    /// The ranges.
+    #[must_use]
+    pub fn as_slice(&self) -> &[AddressRange] {
+        &self.ranges[..self.len]
+    }
+
+    /// The parts of `block` that are not clean and have to be cleared before they read as zero.
+    pub fn dirty_parts(self, block: AddressRange) -> impl Iterator<Item = AddressRange> {
+        let end = block.end();
+        let starts =
+            std::iter::once(block.start).chain(self.ranges.into_iter().take(self.len).map(AddressRange::end));
+        let ends = self.ranges.into_iter().take(self.len).map(|clean| clean.start);
+        starts
+            .zip(ends.chain(std::iter::once(end)))
+            .map(move |(start, stop)| AddressRange::between(start, stop.min(end)))
+            .filter(|part| !part.is_empty())
+    }
+}
+
+/// Rejects options that no policy can work with.
+pub(crate) fn check_granule(granule_bytes: usize) -> Result<(), ArenaError> {
+    if granule_bytes.is_power_of_two() && granule_bytes <= 1 << 20 {
+        return Ok(());
+    }
+    Err(ArenaError::Option {
+        option: "granule_bytes",
+        value: granule_bytes,
+        rule: "a power of two of at most 1 MiB is needed",
+    })
+}

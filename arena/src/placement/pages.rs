@@ -1,0 +1,455 @@
+//! Policy `pages`: best fit in virtual ranges whose pages are mapped where they are needed.
+//!
+//! A segment is a long virtual range; free blocks join with their neighbours at once, so a
+//! segment has one free block between any two live ones. Mapping is independent of blocks:
+//! pages are mapped when a block is placed on them and stay mapped when it ends. A free block
+//! all of whose pages are mapped is *resident*, else *sparse*; a request takes the best fit
+//! among resident blocks first, so new pages are mapped only when no mapped free block is
+//! large enough. When the limit or upstream refuses new pages, whole free pages elsewhere in
+//! the placement are unmapped to make room: memory moves to where it is needed without
+//! copying a byte.
+//!
+//! Small and large requests live in segments of their own ([`Zone`]), so that a small
+//! survivor does not split a large block.
+
+mod residency;
+mod validate;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::block::{Block, BlockId, BlockState, Blocks};
+use crate::error::{ArenaError, UpstreamError};
+use crate::invariant::Violation;
+use crate::page_map::PageMap;
+use crate::placement::{LiveBlock, Placed, Placement, check_granule};
+use crate::range::AddressRange;
+use crate::request::Request;
+use crate::size_index::{FreeEntry, SizeIndex};
+use crate::stats::Stats;
+use crate::upstream::Upstream;
+
+/// Options of [`Pages`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PagesOptions {
+    /// Sizes are rounded up to a multiple of this power of two, and blocks are aligned to it.
+    pub granule_bytes: usize,
+    /// Requests up to this size live apart from larger ones. 1 MiB, PyTorch's boundary.
+    pub small_limit_bytes: usize,
+    /// Mapped bytes are kept at or below this.
+    pub limit_bytes: Option<usize>,
+    /// Length of the first virtual range; each further one doubles. Address space is not
+    /// memory: a range should be long enough that a pool rarely needs a second one.
+    pub first_range_bytes: usize,
+}
+
+impl Default for PagesOptions {
+    fn default() -> Self {
+        Self { granule_bytes: 512, small_limit_bytes: 1 << 20, limit_bytes: None, first_range_bytes: 4 << 30 }
+    }
+}
+
+/// One virtual range.
+#[derive(Debug)]
+struct Segment {
+    pages: PageMap,
+    zone: usize,
+    first_block: BlockId,
+}
+
+/// The free blocks of one class of sizes.
+#[derive(Debug)]
+struct Zone {
+    resident: SizeIndex,
+    sparse: SizeIndex,
+    next_range_bytes: usize,
+}
+
+const SMALL: usize = 0;
+const LARGE: usize = 1;
+
+/// The policy; see the module's text.
+#[derive(Debug)]
+pub struct Pages {
+    options: PagesOptions,
+    /// Upstream's page size, known from the first segment on.
+    page_bytes: usize,
+    blocks: Blocks,
+    live: HashMap<usize, BlockId, FxBuildHasher>,
+    zones: [Zone; 2],
+    segments: Vec<Option<Segment>>,
+    stats: Stats,
+}
+
+impl Pages {
+    /// An empty placement.
+    ///
+    /// # Errors
+    /// [`ArenaError::Option`] when an option has a value that cannot work.
+    pub fn new(options: PagesOptions) -> Result<Self, ArenaError> {
+        check_granule(options.granule_bytes)?;
+        if options.first_range_bytes == 0 {
+            return Err(ArenaError::Option {
+                option: "first_range_bytes",
+                value: 0,
+                rule: "a range needs a length",
+            });
+        }
+        let zone = || Zone {
+            resident: SizeIndex::new(options.granule_bytes),
+            sparse: SizeIndex::new(options.granule_bytes),
+            next_range_bytes: options.first_range_bytes,
+        };
+        Ok(Self {
+            zones: [zone(), zone()],
+            page_bytes: options.granule_bytes,
+            options,
+            blocks: Blocks::default(),
+            live: HashMap::default(),
+            segments: Vec::new(),
+            stats: Stats::default(),
+        })
+    }
+
+    /// Bitmap words and bins looked at by all searches so far.
+    #[must_use]
+    pub fn index_probes(&self) -> u64 {
+        self.zones.iter().map(|zone| zone.resident.probes() + zone.sparse.probes()).sum()
+    }
+
+    fn zone_of(&self, len: usize) -> usize {
+        if len <= self.options.small_limit_bytes { SMALL } else { LARGE }
+    }
+
+    #[inline]
+    fn segment(&self, block: &Block) -> &Segment {
+        self.segments[block.segment as usize].as_ref().expect("a block's segment exists")
+    }
+
+    /// Number of whole pages in `range`.
+    #[inline]
+    fn whole_pages(&self, range: AddressRange) -> usize {
+        range.inner_pages(self.page_bytes).len >> self.page_bytes.trailing_zeros()
+    }
+
+    #[inline]
+    fn range_of(&self, id: BlockId) -> AddressRange {
+        let block = self.blocks.get(id);
+        AddressRange::new(block.start, block.len)
+    }
+
+    /// Puts a free block into the index that fits its state, and counts it.
+    #[inline]
+    fn insert_free(&mut self, id: BlockId) {
+        let block = *self.blocks.get(id);
+        let whole = self.whole_pages(AddressRange::new(block.start, block.len));
+        let zone = self.segment(&block).zone;
+        debug_assert!(block.mapped_pages as usize <= whole);
+        let index = if block.mapped_pages as usize == whole {
+            &mut self.zones[zone].resident
+        } else {
+            &mut self.zones[zone].sparse
+        };
+        index.insert(block.len, block.start, id);
+        let edges = block.len - whole * self.page_bytes;
+        if edges > 0 {
+            self.stats.inactive_split.increase(edges);
+            self.stats.inactive_split_blocks.increase(1);
+        }
+        self.stats.releasable_bytes += block.mapped_pages as usize * self.page_bytes;
+    }
+
+    /// Undoes [`insert_free`](Self::insert_free).
+    #[inline]
+    fn remove_free(&mut self, id: BlockId) {
+        let block = *self.blocks.get(id);
+        let whole = self.whole_pages(AddressRange::new(block.start, block.len));
+        let zone = self.segment(&block).zone;
+        let index = if block.mapped_pages as usize == whole {
+            &mut self.zones[zone].resident
+        } else {
+            &mut self.zones[zone].sparse
+        };
+        let found = index.remove(block.len, block.start);
+        debug_assert_eq!(found, id);
+        let edges = block.len - whole * self.page_bytes;
+        if edges > 0 {
+            self.stats.inactive_split.decrease(edges);
+            self.stats.inactive_split_blocks.decrease(1);
+        }
+        self.stats.releasable_bytes -= block.mapped_pages as usize * self.page_bytes;
+    }
+
+    /// The best fit of `index` that can hold `len` bytes aligned to `align`.
+    #[inline]
+    fn find(index: &mut SizeIndex, len: usize, align: usize, granule: usize) -> Option<FreeEntry> {
+        let entry = index.best_fit(len)?;
+        if align <= granule || aligned_start(entry.start, align) + len <= entry.start + entry.len {
+            return Some(entry);
+        }
+        // Blocks start at multiples of the granule, so this much always suffices.
+        index.best_fit(len + align - granule)
+    }
+
+    /// Cuts the live block `[start, start + len)` out of a free block that is in no index and
+    /// whose pages there are mapped. What is left before and behind becomes free blocks.
+    fn carve(&mut self, id: BlockId, start: usize, len: usize, requested: usize) {
+        let whole = self.range_of(id);
+        let mapped = self.blocks.get(id).mapped_pages as usize;
+        let resident = mapped == self.whole_pages(whole);
+        let (mut live, end) = (id, start + len);
+        let tail_mapped = if resident {
+            self.whole_pages(AddressRange::between(end, whole.end()))
+        } else {
+            // Subtracting what lies before avoids counting a tail that may be terabytes long.
+            let inner = whole.inner_pages(self.page_bytes);
+            let head = AddressRange::between(inner.start, end).outer_pages(self.page_bytes);
+            let head = AddressRange::between(inner.start, head.end().min(inner.end()));
+            mapped - self.segment(self.blocks.get(id)).pages.mapped_page_count(head)
+        };
+        if start > whole.start {
+            live = self.blocks.split(id, start - whole.start);
+            let before = AddressRange::between(whole.start, start);
+            let inner = before.inner_pages(self.page_bytes);
+            let count = self.segment(self.blocks.get(id)).pages.mapped_page_count(inner);
+            self.blocks.get_mut(id).mapped_pages = count as u32;
+            self.insert_free(id);
+        }
+        if end < whole.end() {
+            let tail = self.blocks.split(live, len);
+            self.blocks.get_mut(tail).mapped_pages = tail_mapped as u32;
+            self.insert_free(tail);
+        }
+        let block = self.blocks.get_mut(live);
+        block.state = BlockState::Live;
+        block.requested = requested;
+        block.mapped_pages = 0;
+        self.live.insert(start, live);
+    }
+
+    /// Joins a free block that is in no index with its free neighbours and indexes the result.
+    #[inline]
+    fn coalesce(&mut self, mut id: BlockId) {
+        let Block { prev, next, .. } = *self.blocks.get(id);
+        if !prev.is_none() && self.blocks.get(prev).state == BlockState::Free {
+            self.remove_free(prev);
+            self.join_with_next(prev);
+            id = prev;
+        }
+        if !next.is_none() && self.blocks.get(next).state == BlockState::Free {
+            self.remove_free(next);
+            self.join_with_next(id);
+        }
+        self.insert_free(id);
+    }
+
+    /// Joins two free blocks, both in no index, and counts the page that they shared.
+    fn join_with_next(&mut self, id: BlockId) {
+        let boundary = self.blocks.get(id).end();
+        let behind = self.blocks.get(self.blocks.get(id).next).mapped_pages;
+        self.blocks.absorb_next(id);
+        let joined = self.range_of(id);
+        let page = AddressRange::new(boundary & !(self.page_bytes - 1), self.page_bytes);
+        // A page with blocks on both sides of a boundary inside it is mapped: one of the two
+        // was live just now.
+        let shared = page.start != boundary && joined.covers(page);
+        self.blocks.get_mut(id).mapped_pages += behind + u32::from(shared);
+    }
+
+    /// Reserves a range in which `len` bytes aligned to `align` fit, and returns its one free block.
+    fn add_segment(
+        &mut self,
+        zone: usize,
+        len: usize,
+        align: usize,
+        upstream: &mut dyn Upstream,
+    ) -> Result<FreeEntry, ArenaError> {
+        let page_bytes = upstream.page_bytes();
+        let padding = align.saturating_sub(page_bytes);
+        let needed = (len + padding).next_multiple_of(page_bytes);
+        let wanted = self.zones[zone].next_range_bytes.next_multiple_of(page_bytes).max(needed);
+        // A short range still serves this request when address space is scarce.
+        let range = upstream
+            .reserve(wanted)
+            .or_else(|error| if wanted > needed { upstream.reserve(needed) } else { Err(error) })?;
+        self.zones[zone].next_range_bytes = wanted.saturating_mul(2);
+        self.page_bytes = page_bytes;
+        let slot = self.segments.iter().position(Option::is_none).unwrap_or(self.segments.len());
+        let id = self.blocks.insert(Block {
+            start: range.start,
+            len: range.len,
+            requested: 0,
+            mapped_pages: 0,
+            segment: slot as u32,
+            prev: BlockId::NONE,
+            next: BlockId::NONE,
+            state: BlockState::Free,
+        });
+        let segment = Segment { pages: PageMap::new(range, page_bytes), zone, first_block: id };
+        if slot == self.segments.len() {
+            self.segments.push(Some(segment));
+        } else {
+            self.segments[slot] = Some(segment);
+        }
+        self.stats.segments.increase(1);
+        self.insert_free(id);
+        Ok(FreeEntry { len: range.len, start: range.start, id })
+    }
+
+    /// Lengthens a live block by the first `needed` bytes of the free block behind it, if there
+    /// are as many and their pages can be mapped.
+    fn take_from_next(&mut self, id: BlockId, needed: usize, upstream: &mut dyn Upstream) -> bool {
+        let next = self.blocks.get(id).next;
+        if next.is_none()
+            || self.blocks.get(next).state != BlockState::Free
+            || self.blocks.get(next).len < needed
+        {
+            return false;
+        }
+        self.remove_free(next);
+        let part = AddressRange::new(self.blocks.get(id).end(), needed);
+        if self.map_missing(next, part, upstream).is_err() {
+            self.insert_free(next);
+            return false;
+        }
+        self.take_clean(next, part);
+        // The new part is a live block for a moment, and joins the one before it.
+        self.carve(next, part.start, needed, 0);
+        self.live.remove(&part.start);
+        self.blocks.absorb_next(id);
+        true
+    }
+
+    fn out_of_memory(&mut self, requested_bytes: usize, source: Option<UpstreamError>) -> ArenaError {
+        self.stats.failures += 1;
+        ArenaError::OutOfMemory {
+            requested_bytes,
+            allocated_bytes: self.stats.allocated.current,
+            reserved_bytes: self.stats.reserved.current,
+            limit_bytes: self.options.limit_bytes,
+            largest_free_bytes: self.largest_free_bytes(),
+            inactive_split_bytes: self.stats.inactive_split.current,
+            source,
+        }
+    }
+
+    fn describe(&self, id: BlockId) -> LiveBlock {
+        let block = self.blocks.get(id);
+        LiveBlock { addr: block.start, requested_bytes: block.requested, allocated_bytes: block.len }
+    }
+}
+
+/// `start` rounded up to `align`, a power of two.
+#[inline]
+fn aligned_start(start: usize, align: usize) -> usize {
+    (start + align - 1) & !(align - 1)
+}
+
+impl Placement for Pages {
+    fn name(&self) -> &'static str {
+        "pages"
+    }
+
+    #[inline]
+    fn allocate(&mut self, request: Request, upstream: &mut dyn Upstream) -> Result<Placed, ArenaError> {
+        let granule = self.options.granule_bytes;
+        let len = request.rounded_bytes(granule)?;
+        let align = request.align_bytes;
+        let zone = self.zone_of(len);
+        if let Some(entry) = Self::find(&mut self.zones[zone].resident, len, align, granule) {
+            self.remove_free(entry.id);
+            let start = aligned_start(entry.start, align);
+            let clean = self.take_clean(entry.id, AddressRange::new(start, len));
+            self.carve(entry.id, start, len, request.size_bytes);
+            self.stats.count_allocation(request.size_bytes, len, true);
+            return Ok(Placed { addr: start, allocated_bytes: len, hit: true, clean });
+        }
+        self.allocate_sparse(request, len, zone, upstream)
+    }
+
+    #[inline]
+    fn free(&mut self, addr: usize, _: &mut dyn Upstream) -> Result<LiveBlock, ArenaError> {
+        let id = self.live.remove(&addr).ok_or(ArenaError::UnknownAddress { addr })?;
+        let ended = self.describe(id);
+        let whole = self.whole_pages(AddressRange::new(addr, ended.allocated_bytes));
+        let block = self.blocks.get_mut(id);
+        block.state = BlockState::Free;
+        block.requested = 0;
+        block.mapped_pages = whole as u32;
+        self.stats.count_free(ended.requested_bytes, ended.allocated_bytes);
+        self.coalesce(id);
+        Ok(ended)
+    }
+
+    fn resize_in_place(
+        &mut self,
+        addr: usize,
+        size_bytes: usize,
+        upstream: &mut dyn Upstream,
+    ) -> Result<Option<LiveBlock>, ArenaError> {
+        let len = Request::new(size_bytes).rounded_bytes(self.options.granule_bytes)?;
+        let id = self.live.get(&addr).copied().ok_or(ArenaError::UnknownAddress { addr })?;
+        let old = self.describe(id);
+        if len > old.allocated_bytes {
+            if !self.take_from_next(id, len - old.allocated_bytes, upstream) {
+                return Ok(None);
+            }
+        } else if len < old.allocated_bytes {
+            let tail = self.blocks.split(id, len);
+            self.blocks.get_mut(tail).mapped_pages = self.whole_pages(self.range_of(tail)) as u32;
+            self.coalesce(tail);
+        }
+        self.blocks.get_mut(id).requested = size_bytes;
+        let new = self.describe(id);
+        self.stats.count_resize(
+            (old.requested_bytes, new.requested_bytes),
+            (old.allocated_bytes, new.allocated_bytes),
+        );
+        Ok(Some(new))
+    }
+
+    fn trim(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
+        let returned = self.unmap_free_pages(upstream, target_bytes);
+        self.release_empty_segments(upstream);
+        returned
+    }
+
+    fn release_all(&mut self, upstream: &mut dyn Upstream) -> Result<(), ArenaError> {
+        if self.stats.blocks.current > 0 {
+            return Err(ArenaError::StillLive {
+                live_blocks: self.stats.blocks.current,
+                allocated_bytes: self.stats.allocated.current,
+            });
+        }
+        self.trim(upstream, usize::MAX);
+        if self.stats.segments.current > 0 {
+            return Err(ArenaError::NotReleased { reserved_bytes: self.stats.reserved.current });
+        }
+        Ok(())
+    }
+
+    fn live_block(&self, addr: usize) -> Option<LiveBlock> {
+        self.live.get(&addr).map(|&id| self.describe(id))
+    }
+
+    fn largest_free_bytes(&self) -> usize {
+        let resident = self.zones.iter().filter_map(|zone| zone.resident.largest());
+        resident.map(|entry| entry.len).max().unwrap_or(0).max(self.stats.releasable_bytes)
+    }
+
+    fn mapped_ranges(&self) -> Vec<AddressRange> {
+        self.segments.iter().flatten().flat_map(|segment| segment.pages.mapped_runs()).collect()
+    }
+
+    fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    fn stats_mut(&mut self) -> &mut Stats {
+        &mut self.stats
+    }
+
+    fn validate(&self) -> Result<(), Violation> {
+        self.check_all()
+    }
+}

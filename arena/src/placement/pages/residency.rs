@@ -1,0 +1,263 @@
+//! Mapping and unmapping: the part of policy `pages` that talks to upstream.
+//!
+//! Unmapped pages inside a free block always lie in it whole, because the pages at its ends
+//! are shared with live blocks and segments end at page boundaries. So mapping for a block
+//! never changes what a neighbour sees.
+
+use super::{Pages, aligned_start};
+use crate::block::{BlockId, BlockState};
+use crate::error::{ArenaError, MapError, UpstreamError};
+use crate::page_map::PageMap;
+use crate::placement::{CleanRanges, Placed};
+use crate::range::AddressRange;
+use crate::request::Request;
+use crate::upstream::Upstream;
+
+/// Why pages could not be mapped.
+pub(super) enum Refused {
+    /// The placement's own limit is this many bytes too low.
+    Limit {
+        missing_bytes: usize,
+    },
+    Upstream {
+        missing_bytes: usize,
+        source: UpstreamError,
+    },
+}
+
+impl Pages {
+    /// Serves a request that no resident free block can hold.
+    #[cold]
+    pub(super) fn allocate_sparse(
+        &mut self,
+        request: Request,
+        len: usize,
+        zone: usize,
+        upstream: &mut dyn Upstream,
+    ) -> Result<Placed, ArenaError> {
+        let (align, granule) = (request.align_bytes, self.options.granule_bytes);
+        let entry = match Self::find(&mut self.zones[zone].sparse, len, align, granule) {
+            Some(entry) => entry,
+            None => match self.add_segment(zone, len, align, upstream) {
+                Ok(entry) => entry,
+                Err(ArenaError::Upstream(source)) => {
+                    return Err(self.out_of_memory(request.size_bytes, Some(source)));
+                }
+                Err(other) => return Err(other),
+            },
+        };
+        self.remove_free(entry.id);
+        let start = aligned_start(entry.start, align);
+        let part = AddressRange::new(start, len);
+        let calls_before = self.stats.map_calls;
+        if let Err(refused) = self.map_making_room(entry.id, part, upstream) {
+            self.insert_free(entry.id);
+            let source = match refused {
+                Refused::Limit { .. } => None,
+                Refused::Upstream { source, .. } => Some(source),
+            };
+            return Err(self.out_of_memory(request.size_bytes, source));
+        }
+        let clean = self.take_clean(entry.id, part);
+        self.carve(entry.id, start, len, request.size_bytes);
+        let hit = self.stats.map_calls == calls_before;
+        self.stats.count_allocation(request.size_bytes, len, hit);
+        Ok(Placed { addr: start, allocated_bytes: len, hit, clean })
+    }
+
+    /// Maps what `part` of a free block needs, unmapping free pages elsewhere when refused.
+    fn map_making_room(
+        &mut self,
+        id: BlockId,
+        part: AddressRange,
+        upstream: &mut dyn Upstream,
+    ) -> Result<(), Refused> {
+        loop {
+            let refused = match self.map_missing(id, part, upstream) {
+                Ok(()) => return Ok(()),
+                Err(refused) => refused,
+            };
+            let missing = match &refused {
+                Refused::Limit { missing_bytes } | Refused::Upstream { missing_bytes, .. } => *missing_bytes,
+            };
+            // The block itself is in no index now, so other blocks give first; then the
+            // block's own pages outside the part that is needed.
+            let mut returned = self.unmap_free_pages(upstream, missing);
+            if returned < missing {
+                let range = self.range_of(id);
+                let kept = part.outer_pages(self.page_bytes);
+                for rest in [
+                    AddressRange::between(kept.end().max(range.start), range.end()),
+                    AddressRange::between(range.start, kept.start),
+                ] {
+                    returned += self.unmap_pages(id, rest, missing.saturating_sub(returned), upstream);
+                }
+            }
+            // Each round returns at least a page, so this ends.
+            if returned == 0 {
+                return Err(refused);
+            }
+        }
+    }
+
+    /// Maps every unmapped page under `part` of a free block that is in no index, all or none.
+    pub(super) fn map_missing(
+        &mut self,
+        id: BlockId,
+        part: AddressRange,
+        upstream: &mut dyn Upstream,
+    ) -> Result<(), Refused> {
+        let slot = self.blocks.get(id).segment as usize;
+        let touched = part.outer_pages(self.page_bytes);
+        let pages = &self.segments[slot].as_ref().expect("a block's segment exists").pages;
+        let touched_pages = touched.len / self.page_bytes;
+        let missing_bytes = (touched_pages - pages.mapped_page_count(touched)) * self.page_bytes;
+        if missing_bytes == 0 {
+            return Ok(());
+        }
+        let reserved = self.stats.reserved.current;
+        if let Some(limit) = self.options.limit_bytes
+            && reserved.saturating_add(missing_bytes) > limit
+        {
+            return Err(Refused::Limit { missing_bytes: reserved + missing_bytes - limit });
+        }
+        let mut mapped_runs: Vec<AddressRange> = Vec::new();
+        while let Some(run) = self.pages_mut(slot).first_unmapped_run(touched) {
+            self.stats.map_calls += 1;
+            let result = upstream.map(run);
+            let done = match &result {
+                Ok(()) => run.len,
+                Err(MapError { completed_bytes, .. }) => *completed_bytes,
+            };
+            if done > 0 {
+                let done = AddressRange::new(run.start, done);
+                self.note_mapped(id, done);
+                mapped_runs.push(done);
+            }
+            if let Err(error) = result {
+                for run in mapped_runs.into_iter().rev() {
+                    // What cannot be unmapped stays mapped and counted, as free memory.
+                    self.unmap_pages(id, run, usize::MAX, upstream);
+                }
+                return Err(Refused::Upstream { missing_bytes, source: error.source });
+            }
+        }
+        Ok(())
+    }
+
+    /// The clean parts of `part`, which is about to be handed out and is clean no longer.
+    #[inline]
+    pub(super) fn take_clean(&mut self, id: BlockId, part: AddressRange) -> CleanRanges {
+        let slot = self.blocks.get(id).segment as usize;
+        let pages = self.pages_mut(slot);
+        let mut clean = CleanRanges::NONE;
+        if !pages.any_clean(part) {
+            return clean;
+        }
+        let mut rest = part;
+        while let Some(run) = pages.first_clean_run(rest) {
+            clean.push(AddressRange::between(run.start.max(part.start), run.end().min(part.end())));
+            rest = AddressRange::between(run.end(), part.end());
+        }
+        pages.set_dirty(part);
+        clean
+    }
+
+    /// Unmaps whole free pages, those of the largest blocks first, until `target_bytes` are returned.
+    pub(super) fn unmap_free_pages(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
+        if self.stats.releasable_bytes == 0 {
+            return 0;
+        }
+        let mut candidates: Vec<BlockId> = self
+            .zones
+            .iter()
+            .flat_map(|zone| zone.resident.iter().chain(zone.sparse.iter()))
+            .map(|entry| entry.id)
+            .filter(|&id| self.blocks.get(id).mapped_pages > 0)
+            .collect();
+        // Few long unmaps are cheaper than many short ones.
+        candidates.sort_by_key(|&id| std::cmp::Reverse(self.blocks.get(id).mapped_pages));
+        let mut returned = 0;
+        for id in candidates {
+            if returned >= target_bytes {
+                break;
+            }
+            self.remove_free(id);
+            let range = self.range_of(id);
+            returned += self.unmap_pages(id, range, target_bytes - returned, upstream);
+            self.insert_free(id);
+        }
+        returned
+    }
+
+    /// Unmaps mapped whole pages of a free block that is in no index, within `range`, until
+    /// `target_bytes` are returned.
+    fn unmap_pages(
+        &mut self,
+        id: BlockId,
+        range: AddressRange,
+        target_bytes: usize,
+        upstream: &mut dyn Upstream,
+    ) -> usize {
+        let slot = self.blocks.get(id).segment as usize;
+        let mut rest = range.inner_pages(self.page_bytes);
+        let mut returned = 0;
+        while returned < target_bytes
+            && let Some(run) = self.pages_mut(slot).first_mapped_run(rest)
+        {
+            let wanted = (target_bytes - returned).checked_next_multiple_of(self.page_bytes);
+            let run = AddressRange::new(run.start, run.len.min(wanted.unwrap_or(usize::MAX)));
+            self.stats.unmap_calls += 1;
+            let done = match upstream.unmap(run) {
+                Ok(()) => run.len,
+                Err(MapError { completed_bytes, .. }) => completed_bytes,
+            };
+            if done > 0 {
+                self.note_unmapped(id, AddressRange::new(run.start, done));
+                returned += done;
+            }
+            rest = AddressRange::between(run.end(), rest.end());
+        }
+        returned
+    }
+
+    /// Gives back the ranges of segments that hold neither blocks nor mapped pages.
+    pub(super) fn release_empty_segments(&mut self, upstream: &mut dyn Upstream) {
+        for slot in 0..self.segments.len() {
+            let Some(segment) = &self.segments[slot] else { continue };
+            let (id, range) = (segment.first_block, segment.pages.range());
+            let block = *self.blocks.get(id);
+            if block.state != BlockState::Free || block.len != range.len || block.mapped_pages > 0 {
+                continue;
+            }
+            self.remove_free(id);
+            if upstream.release(range).is_err() {
+                // The range stays reserved and usable.
+                self.insert_free(id);
+                continue;
+            }
+            self.blocks.remove(id);
+            self.segments[slot] = None;
+            self.stats.segments.decrease(1);
+        }
+    }
+
+    fn note_mapped(&mut self, id: BlockId, range: AddressRange) {
+        let slot = self.blocks.get(id).segment as usize;
+        self.pages_mut(slot).set_mapped(range);
+        self.blocks.get_mut(id).mapped_pages += (range.len / self.page_bytes) as u32;
+        self.stats.reserved.increase(range.len);
+    }
+
+    fn note_unmapped(&mut self, id: BlockId, range: AddressRange) {
+        let slot = self.blocks.get(id).segment as usize;
+        self.pages_mut(slot).set_unmapped(range);
+        self.blocks.get_mut(id).mapped_pages -= (range.len / self.page_bytes) as u32;
+        self.stats.reserved.decrease(range.len);
+    }
+
+    #[inline]
+    fn pages_mut(&mut self, slot: usize) -> &mut PageMap {
+        &mut self.segments[slot].as_mut().expect("a block's segment exists").pages
+    }
+}

@@ -1,0 +1,125 @@
+//! The invariants of policy `pages`, walked.
+
+use super::{LARGE, Pages, SMALL, Segment};
+use crate::block::BlockState;
+use crate::invariant::Violation;
+use crate::range::AddressRange;
+
+/// What a walk over all blocks adds up to.
+#[derive(Default)]
+struct Sums {
+    live: usize,
+    requested: usize,
+    allocated: usize,
+    reserved: usize,
+    split_bytes: usize,
+    split_blocks: usize,
+    releasable: usize,
+    resident: [usize; 2],
+    sparse: [usize; 2],
+}
+
+impl Pages {
+    pub(super) fn check_all(&self) -> Result<(), Violation> {
+        let mut sums = Sums::default();
+        for (slot, segment) in self.segments.iter().enumerate() {
+            if let Some(segment) = segment {
+                self.check_segment(slot, segment, &mut sums)?;
+            }
+        }
+        for zone in [SMALL, LARGE] {
+            for (name, index, expected) in [
+                ("resident", &self.zones[zone].resident, sums.resident[zone]),
+                ("sparse", &self.zones[zone].sparse, sums.sparse[zone]),
+            ] {
+                index.check().map_err(Violation::new)?;
+                equal(name, index.len(), expected)?;
+            }
+        }
+        let stats = &self.stats;
+        let segments = self.segments.iter().flatten().count();
+        equal("live blocks by address", self.live.len(), sums.live)?;
+        equal("blocks", stats.blocks.current, sums.live)?;
+        equal("requested", stats.requested.current, sums.requested)?;
+        equal("allocated", stats.allocated.current, sums.allocated)?;
+        equal("active", stats.active.current, sums.allocated)?;
+        equal("reserved", stats.reserved.current, sums.reserved)?;
+        equal("segments", stats.segments.current, segments)?;
+        equal("inactive split bytes", stats.inactive_split.current, sums.split_bytes)?;
+        equal("inactive split blocks", stats.inactive_split_blocks.current, sums.split_blocks)?;
+        equal("releasable", stats.releasable_bytes, sums.releasable)?;
+        equal(
+            "reserved as allocated + inactive split + releasable",
+            stats.reserved.current,
+            sums.allocated + sums.split_bytes + sums.releasable,
+        )
+    }
+
+    /// Walks the blocks of one segment, which must cover it without gap, overlap or two free
+    /// neighbours.
+    fn check_segment(&self, slot: usize, segment: &Segment, sums: &mut Sums) -> Result<(), Violation> {
+        let (range, pages) = (segment.pages.range(), &segment.pages);
+        sums.reserved += pages.mapped_page_count(range) * self.page_bytes;
+        let (mut at, mut before, mut id) = (range.start, None, segment.first_block);
+        let mut previous = crate::block::BlockId::NONE;
+        while !id.is_none() {
+            let block = self.blocks.get(id);
+            let extent = AddressRange::new(block.start, block.len);
+            equal("start of a block behind its neighbour", block.start, at)?;
+            equal("a block's segment", block.segment as usize, slot)?;
+            Violation::unless(block.prev == previous, || format!("{extent} links to a wrong neighbour"))?;
+            Violation::unless(block.len > 0 && block.len.is_multiple_of(self.options.granule_bytes), || {
+                format!("{extent} is not whole granules")
+            })?;
+            match block.state {
+                BlockState::Live => {
+                    sums.live += 1;
+                    sums.requested += block.requested;
+                    sums.allocated += block.len;
+                    Violation::unless(self.live.get(&block.start) == Some(&id), || {
+                        format!("live block {extent} is not found by its address")
+                    })?;
+                    Violation::unless(pages.is_mapped(extent), || {
+                        format!("live block {extent} has an unmapped page")
+                    })?;
+                    Violation::unless(!pages.any_clean(extent), || {
+                        format!("live block {extent} has a page that counts as clean")
+                    })?;
+                }
+                BlockState::Free => {
+                    Violation::unless(before != Some(BlockState::Free), || {
+                        format!("free block {extent} was not joined with the one before")
+                    })?;
+                    let inner = extent.inner_pages(self.page_bytes);
+                    let mapped = pages.mapped_page_count(inner);
+                    equal("mapped pages of a free block", block.mapped_pages as usize, mapped)?;
+                    let edges = extent.len - inner.len;
+                    sums.split_bytes += edges;
+                    sums.split_blocks += usize::from(edges > 0);
+                    sums.releasable += mapped * self.page_bytes;
+                    let resident = mapped * self.page_bytes == inner.len;
+                    Violation::unless(!resident || pages.is_mapped(extent), || {
+                        format!("resident block {extent} has an unmapped page")
+                    })?;
+                    let zone = &self.zones[segment.zone];
+                    let (index, count) = if resident {
+                        (&zone.resident, &mut sums.resident)
+                    } else {
+                        (&zone.sparse, &mut sums.sparse)
+                    };
+                    count[segment.zone] += 1;
+                    Violation::unless(index.contains(block.len, block.start, id), || {
+                        format!("free block {extent} is not in its index")
+                    })?;
+                }
+                BlockState::Vacant => return Err(Violation::new(format!("{extent} is vacant"))),
+            }
+            (at, before, previous, id) = (extent.end(), Some(block.state), id, block.next);
+        }
+        equal("end of the last block of a segment", at, range.end())
+    }
+}
+
+fn equal(what: &str, found: usize, expected: usize) -> Result<(), Violation> {
+    Violation::unless(found == expected, || format!("{what}: {found}, expected {expected}"))
+}

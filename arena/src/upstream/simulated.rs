@@ -1,0 +1,261 @@
+//! An upstream of addresses only, with a capacity, counters and failures on demand.
+//!
+//! It checks its callers: mapping a mapped page, unmapping an unmapped one or releasing a
+//! range with mapped pages is a [`UpstreamError::Misuse`], so a test that runs on it also
+//! tests the discipline of the placement above.
+
+use std::collections::BTreeMap;
+
+use crate::error::{MapError, UpstreamError};
+use crate::page_map::PageMap;
+use crate::range::AddressRange;
+use crate::upstream::Upstream;
+
+/// Where simulated addresses begin. High enough that no test confuses one with a small number.
+const FIRST_ADDRESS: usize = 1 << 40;
+
+/// How often each call was made, and what it moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SimulatedCounters {
+    /// Calls of `reserve`.
+    pub reserve_calls: u64,
+    /// Calls of `release`.
+    pub release_calls: u64,
+    /// Calls of `map`.
+    pub map_calls: u64,
+    /// Calls of `unmap`.
+    pub unmap_calls: u64,
+    /// Pages mapped over the run.
+    pub mapped_pages: u64,
+    /// Pages unmapped over the run.
+    pub unmapped_pages: u64,
+}
+
+/// Addresses without memory.
+#[derive(Debug)]
+pub struct SimulatedUpstream {
+    page_bytes: usize,
+    capacity_bytes: usize,
+    address_space_bytes: usize,
+    next_address: usize,
+    mapped_bytes: usize,
+    ranges: BTreeMap<usize, PageMap>,
+    counters: SimulatedCounters,
+    fail_maps: Vec<u64>,
+    fail_unmaps: Vec<u64>,
+    fail_reserves: Vec<u64>,
+    partial_pages: usize,
+}
+
+/// Options of a [`SimulatedUpstream`].
+#[derive(Debug, Clone)]
+pub struct SimulatedBuilder {
+    page_bytes: usize,
+    capacity_bytes: usize,
+    address_space_bytes: usize,
+}
+
+impl SimulatedBuilder {
+    /// Bytes of a page, a power of two; 2 MiB unless set.
+    #[must_use]
+    pub fn page_bytes(mut self, bytes: usize) -> Self {
+        assert!(bytes.is_power_of_two(), "page size {bytes} is not a power of two");
+        self.page_bytes = bytes;
+        self
+    }
+
+    /// Bytes that can be mapped at once; without end unless set.
+    #[must_use]
+    pub fn capacity_bytes(mut self, bytes: usize) -> Self {
+        self.capacity_bytes = bytes;
+        self
+    }
+
+    /// Bytes that can be reserved over the life of the upstream; 64 TiB unless set.
+    #[must_use]
+    pub fn address_space_bytes(mut self, bytes: usize) -> Self {
+        self.address_space_bytes = bytes;
+        self
+    }
+
+    /// The upstream.
+    #[must_use]
+    pub fn build(self) -> SimulatedUpstream {
+        SimulatedUpstream {
+            page_bytes: self.page_bytes,
+            capacity_bytes: self.capacity_bytes,
+            address_space_bytes: self.address_space_bytes,
+            next_address: FIRST_ADDRESS,
+            mapped_bytes: 0,
+            ranges: BTreeMap::new(),
+            counters: SimulatedCounters::default(),
+            fail_maps: Vec::new(),
+            fail_unmaps: Vec::new(),
+            fail_reserves: Vec::new(),
+            partial_pages: 0,
+        }
+    }
+}
+
+impl SimulatedUpstream {
+    /// Options, all with defaults.
+    #[must_use]
+    pub fn builder() -> SimulatedBuilder {
+        SimulatedBuilder { page_bytes: 2 << 20, capacity_bytes: usize::MAX, address_space_bytes: 64 << 40 }
+    }
+
+    /// Makes the `number`th `map` call from now (1 is the next) fail.
+    pub fn fail_map(&mut self, number: u64) {
+        self.fail_maps.push(self.counters.map_calls + number);
+    }
+
+    /// Makes the `number`th `unmap` call from now fail.
+    pub fn fail_unmap(&mut self, number: u64) {
+        self.fail_unmaps.push(self.counters.unmap_calls + number);
+    }
+
+    /// Makes the `number`th `reserve` call from now fail.
+    pub fn fail_reserve(&mut self, number: u64) {
+        self.fail_reserves.push(self.counters.reserve_calls + number);
+    }
+
+    /// How many pages an injected failure completes before it fails (at most all but one).
+    pub fn complete_before_failing(&mut self, pages: usize) {
+        self.partial_pages = pages;
+    }
+
+    /// Drops every failure that was asked for and has not happened.
+    pub fn clear_failures(&mut self) {
+        self.fail_maps.clear();
+        self.fail_unmaps.clear();
+        self.fail_reserves.clear();
+    }
+
+    /// Changes the capacity. It may lie below what is mapped: then nothing more can be mapped.
+    pub fn set_capacity_bytes(&mut self, bytes: usize) {
+        self.capacity_bytes = bytes;
+    }
+
+    /// Bytes mapped now.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> usize {
+        self.mapped_bytes
+    }
+
+    /// What was called so far.
+    #[must_use]
+    pub fn counters(&self) -> SimulatedCounters {
+        self.counters
+    }
+
+    fn pages_of(
+        ranges: &mut BTreeMap<usize, PageMap>,
+        range: AddressRange,
+    ) -> Result<&mut PageMap, UpstreamError> {
+        ranges
+            .range_mut(..=range.start)
+            .next_back()
+            .map(|(_, pages)| pages)
+            .filter(|pages| pages.range().covers(range) && range.outer_pages(pages.page_bytes()) == range)
+            .ok_or(UpstreamError::Misuse { what: "not whole pages of one reserved range", range })
+    }
+
+    /// Whether this call fails, and after how many bytes.
+    fn injected(
+        due: &mut Vec<u64>,
+        number: u64,
+        call: &'static str,
+        partial_bytes: usize,
+    ) -> Option<MapError> {
+        let position = due.iter().position(|&n| n == number)?;
+        due.swap_remove(position);
+        Some(MapError { completed_bytes: partial_bytes, source: UpstreamError::Injected { call, number } })
+    }
+}
+
+impl Upstream for SimulatedUpstream {
+    fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    fn capacity_bytes(&self) -> usize {
+        self.capacity_bytes
+    }
+
+    fn reserve(&mut self, len: usize) -> Result<AddressRange, UpstreamError> {
+        self.counters.reserve_calls += 1;
+        let number = self.counters.reserve_calls;
+        if let Some(error) = Self::injected(&mut self.fail_reserves, number, "reserve", 0) {
+            return Err(error.source);
+        }
+        let refused = UpstreamError::AddressSpace { requested_bytes: len };
+        let len = len.checked_next_multiple_of(self.page_bytes).ok_or(refused.clone())?;
+        // A page lies between two ranges, so that blocks of two ranges never touch.
+        let used = self.next_address - FIRST_ADDRESS;
+        if len == 0 || used.checked_add(len).is_none_or(|end| end > self.address_space_bytes) {
+            return Err(refused);
+        }
+        let range = AddressRange::new(self.next_address, len);
+        self.next_address = range.end() + self.page_bytes;
+        self.ranges.insert(range.start, PageMap::new(range, self.page_bytes));
+        Ok(range)
+    }
+
+    fn release(&mut self, range: AddressRange) -> Result<(), UpstreamError> {
+        self.counters.release_calls += 1;
+        let pages = Self::pages_of(&mut self.ranges, range)?;
+        if pages.range() != range {
+            return Err(UpstreamError::Misuse { what: "release of a part of a range", range });
+        }
+        if pages.mapped_page_count(range) > 0 {
+            return Err(UpstreamError::Misuse { what: "release of a range with mapped pages", range });
+        }
+        self.ranges.remove(&range.start);
+        Ok(())
+    }
+
+    fn map(&mut self, range: AddressRange) -> Result<(), MapError> {
+        self.counters.map_calls += 1;
+        let whole = |source| MapError { completed_bytes: 0, source };
+        let pages = Self::pages_of(&mut self.ranges, range).map_err(whole)?;
+        if pages.mapped_page_count(range) > 0 {
+            return Err(whole(UpstreamError::Misuse { what: "map of a mapped page", range }));
+        }
+        let room = self.capacity_bytes.saturating_sub(self.mapped_bytes);
+        let partial = (self.partial_pages * self.page_bytes).min(range.len - self.page_bytes);
+        let number = self.counters.map_calls;
+        let failure = Self::injected(&mut self.fail_maps, number, "map", partial.min(room)).or_else(|| {
+            (range.len > room).then_some(MapError {
+                completed_bytes: 0,
+                source: UpstreamError::Exhausted {
+                    requested_bytes: range.len,
+                    mapped_bytes: self.mapped_bytes,
+                    capacity_bytes: self.capacity_bytes,
+                },
+            })
+        });
+        let done = failure.as_ref().map_or(range.len, |failure| failure.completed_bytes);
+        let done = done & !(self.page_bytes - 1);
+        pages.set_mapped(AddressRange::new(range.start, done));
+        self.mapped_bytes += done;
+        self.counters.mapped_pages += (done / self.page_bytes) as u64;
+        failure.map_or(Ok(()), |failure| Err(MapError { completed_bytes: done, ..failure }))
+    }
+
+    fn unmap(&mut self, range: AddressRange) -> Result<(), MapError> {
+        self.counters.unmap_calls += 1;
+        let whole = |source| MapError { completed_bytes: 0, source };
+        let pages = Self::pages_of(&mut self.ranges, range).map_err(whole)?;
+        if pages.mapped_page_count(range) * self.page_bytes != range.len {
+            return Err(whole(UpstreamError::Misuse { what: "unmap of an unmapped page", range }));
+        }
+        let partial = (self.partial_pages * self.page_bytes).min(range.len - self.page_bytes);
+        let number = self.counters.unmap_calls;
+        let failure = Self::injected(&mut self.fail_unmaps, number, "unmap", partial);
+        let done = failure.as_ref().map_or(range.len, |failure| failure.completed_bytes);
+        pages.set_unmapped(AddressRange::new(range.start, done));
+        self.mapped_bytes -= done;
+        self.counters.unmapped_pages += (done / self.page_bytes) as u64;
+        failure.map_or(Ok(()), Err)
+    }
+}

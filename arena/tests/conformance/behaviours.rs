@@ -1,0 +1,202 @@
+//! What every policy must do, one behaviour a function.
+
+use mempool_arena::{ArenaError, Request, UpstreamError};
+
+use crate::model::Checked;
+use crate::{MakePlacement, PAGE_BYTES, arena};
+
+pub fn a_freed_block_serves_the_next_equal_request(make: MakePlacement) {
+    let mut arena = arena(make, None);
+    let first = arena.allocate(Request::new(100_000)).unwrap();
+    assert!(!first.hit);
+    arena.free(first.addr).unwrap();
+    let second = arena.allocate(Request::new(100_000)).unwrap();
+    assert!(second.hit);
+    assert_eq!(first.addr, second.addr);
+    assert_eq!((arena.stats().hits, arena.stats().misses), (1, 1));
+}
+
+pub fn a_repeated_step_maps_nothing(make: MakePlacement) {
+    let mut arena = arena(make, None);
+    let sizes = [70_000, 3_000, 1_000_000, 256, 500_000, 70_000];
+    let step = |arena: &mut mempool_arena::Arena<_>| {
+        let blocks = sizes.map(|size| arena.allocate(Request::new(size)).unwrap().addr);
+        for addr in blocks {
+            arena.free(addr).unwrap();
+        }
+    };
+    step(&mut arena);
+    let maps = arena.upstream().counters().map_calls;
+    for _ in 0..100 {
+        step(&mut arena);
+    }
+    assert_eq!(arena.upstream().counters().map_calls, maps);
+    assert_eq!(arena.upstream().counters().unmap_calls, 0);
+}
+
+pub fn requests_of_zero_bytes_have_addresses_of_their_own(make: MakePlacement) {
+    let mut checked = Checked::new(arena(make, None), None);
+    let first = checked.allocate(0, 1).unwrap();
+    let second = checked.allocate(0, 1).unwrap();
+    assert_ne!(first.addr, second.addr);
+    checked.check();
+    checked.finish();
+}
+
+pub fn every_power_of_two_alignment_is_met(make: MakePlacement) {
+    let mut checked = Checked::new(arena(make, None), None);
+    for shift in 0..24 {
+        checked.allocate(1000, 1 << shift).expect("memory is there");
+        checked.check();
+    }
+    checked.finish();
+}
+
+pub fn impossible_requests_are_errors_with_their_numbers(make: MakePlacement) {
+    let mut arena = arena(make, None);
+    for size_bytes in [usize::MAX, usize::MAX - 255, isize::MAX as usize] {
+        let error = arena.allocate(Request::new(size_bytes)).unwrap_err();
+        assert_eq!(error, ArenaError::SizeOverflow { size_bytes, align_bytes: 1 });
+    }
+    let huge = arena.allocate(Request::new(1).aligned_to(1 << 63)).unwrap_err();
+    assert_eq!(huge, ArenaError::SizeOverflow { size_bytes: 1, align_bytes: 1 << 63 });
+    let odd = arena.allocate(Request::new(1).aligned_to(24)).unwrap_err();
+    assert_eq!(odd, ArenaError::Alignment { align_bytes: 24 });
+    assert!(arena.allocate(Request::new(1 << 60)).is_err());
+    arena.validate().unwrap();
+}
+
+pub fn an_unknown_address_is_an_error_and_changes_nothing(make: MakePlacement) {
+    let mut arena = arena(make, None);
+    let block = arena.allocate(Request::new(5000)).unwrap();
+    for addr in [0, block.addr + 1, block.addr + 256, usize::MAX] {
+        assert_eq!(arena.free(addr).unwrap_err(), ArenaError::UnknownAddress { addr });
+        assert!(arena.resize_in_place(addr, 1).is_err());
+    }
+    assert!(arena.live_block(block.addr).is_some());
+    arena.validate().unwrap();
+}
+
+pub fn a_full_upstream_is_an_error_that_loses_nothing(make: MakePlacement) {
+    let mut arena = arena(make, None);
+    arena.upstream_mut().set_capacity_bytes(4 * PAGE_BYTES);
+    let kept = arena.allocate(Request::new(2 * PAGE_BYTES)).unwrap();
+    let error = arena.allocate(Request::new(4 * PAGE_BYTES)).unwrap_err();
+    let ArenaError::OutOfMemory { requested_bytes, reserved_bytes, source, .. } = error else {
+        panic!("{error}");
+    };
+    assert_eq!((requested_bytes, reserved_bytes), (4 * PAGE_BYTES, 2 * PAGE_BYTES));
+    assert!(matches!(source, Some(UpstreamError::Exhausted { .. })), "{source:?}");
+    assert!(arena.live_block(kept.addr).is_some());
+    assert!(arena.allocate(Request::new(2 * PAGE_BYTES)).is_ok(), "a smaller request works");
+    assert_eq!(arena.stats().failures, 1);
+    arena.validate().unwrap();
+}
+
+pub fn free_pages_move_to_where_a_limit_forbids_new_ones(make: MakePlacement) {
+    let limit = 16 * PAGE_BYTES;
+    let mut arena = arena(make, Some(limit));
+    // Sixteen blocks of a page, every second one freed: eight free pages, none adjacent.
+    let blocks: Vec<usize> =
+        (0..16).map(|_| arena.allocate(Request::new(PAGE_BYTES)).unwrap().addr).collect();
+    for addr in blocks.iter().step_by(2) {
+        arena.free(*addr).unwrap();
+    }
+    let large = arena.allocate(Request::new(8 * PAGE_BYTES)).unwrap();
+    assert!(!large.hit);
+    assert!(arena.stats().reserved.peak <= limit);
+    arena.validate().unwrap();
+    assert!(arena.allocate(Request::new(PAGE_BYTES)).is_err());
+}
+
+pub fn a_map_that_fails_half_way_is_rolled_back(make: MakePlacement) {
+    let mut arena = arena(make, None);
+    arena.upstream_mut().fail_map(1);
+    arena.upstream_mut().complete_before_failing(3);
+    assert!(arena.allocate(Request::new(8 * PAGE_BYTES)).is_err());
+    assert_eq!(arena.stats().reserved.current, 0);
+    assert_eq!(arena.upstream().mapped_bytes(), 0);
+    arena.validate().unwrap();
+    assert!(arena.allocate(Request::new(8 * PAGE_BYTES)).is_ok());
+}
+
+pub fn pages_that_upstream_does_not_take_back_stay_counted(make: MakePlacement) {
+    let mut arena = arena(make, None);
+    let block = arena.allocate(Request::new(8 * PAGE_BYTES)).unwrap();
+    arena.free(block.addr).unwrap();
+    arena.upstream_mut().fail_unmap(1);
+    arena.upstream_mut().complete_before_failing(2);
+    assert_eq!(arena.trim(usize::MAX), 2 * PAGE_BYTES);
+    assert_eq!(arena.stats().reserved.current, 6 * PAGE_BYTES);
+    arena.validate().unwrap();
+    assert_eq!(arena.trim(usize::MAX), 6 * PAGE_BYTES);
+}
+
+pub fn trim_stops_at_its_target(make: MakePlacement) {
+    let mut arena = arena(make, None);
+    let block = arena.allocate(Request::new(8 * PAGE_BYTES)).unwrap();
+    arena.free(block.addr).unwrap();
+    assert_eq!(arena.trim(3 * PAGE_BYTES - 1), 3 * PAGE_BYTES);
+    assert_eq!(arena.stats().reserved.current, 5 * PAGE_BYTES);
+}
+
+pub fn release_with_live_blocks_is_refused(make: MakePlacement) {
+    let mut arena = arena(make, None);
+    let block = arena.allocate(Request::new(100)).unwrap();
+    let error = arena.release_all().unwrap_err();
+    assert!(matches!(error, ArenaError::StillLive { live_blocks: 1, .. }), "{error}");
+    arena.free(block.addr).unwrap();
+    arena.release_all().unwrap();
+    assert_eq!(arena.upstream().mapped_bytes(), 0);
+}
+
+pub fn only_never_used_pages_count_as_clean(make: MakePlacement) {
+    let mut arena = arena(make, None);
+    let first = arena.allocate(Request::new(2 * PAGE_BYTES)).unwrap();
+    let clean: usize = first.clean.as_slice().iter().map(|range| range.len).sum();
+    assert_eq!(clean, first.allocated_bytes);
+    arena.free(first.addr).unwrap();
+    // The same pages again, and two new ones behind them.
+    let second = arena.allocate(Request::new(4 * PAGE_BYTES)).unwrap();
+    let dirty = |placed: mempool_arena::Placed| -> usize {
+        let block = mempool_arena::AddressRange::new(placed.addr, placed.allocated_bytes);
+        placed.clean.dirty_parts(block).map(|range| range.len).sum()
+    };
+    assert!(dirty(second) <= 2 * PAGE_BYTES);
+    arena.free(second.addr).unwrap();
+    let third = arena.allocate(Request::new(4 * PAGE_BYTES)).unwrap();
+    assert_eq!(dirty(third), third.allocated_bytes);
+    arena.free(third.addr).unwrap();
+    // What was given back reads as zero when it is mapped again.
+    arena.trim(usize::MAX);
+    assert_eq!(dirty(arena.allocate(Request::new(4 * PAGE_BYTES)).unwrap()), 0);
+}
+
+macro_rules! instantiate {
+    ($make:path) => {
+        $crate::behaviours::instantiate! { $make =>
+            a_freed_block_serves_the_next_equal_request
+            a_repeated_step_maps_nothing
+            requests_of_zero_bytes_have_addresses_of_their_own
+            every_power_of_two_alignment_is_met
+            impossible_requests_are_errors_with_their_numbers
+            an_unknown_address_is_an_error_and_changes_nothing
+            a_full_upstream_is_an_error_that_loses_nothing
+            free_pages_move_to_where_a_limit_forbids_new_ones
+            a_map_that_fails_half_way_is_rolled_back
+            pages_that_upstream_does_not_take_back_stay_counted
+            trim_stops_at_its_target
+            release_with_live_blocks_is_refused
+            only_never_used_pages_count_as_clean
+        }
+    };
+    ($make:path => $($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                $crate::behaviours::$name($make);
+            }
+        )*
+    };
+}
+pub(crate) use instantiate;

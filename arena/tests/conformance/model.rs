@@ -1,0 +1,107 @@
+//! The naive model: a list of live blocks, and what must be true of them after each step.
+
+use mempool_arena::{Arena, Placed, Request, SimulatedUpstream, Upstream};
+
+use crate::PAGE_BYTES;
+
+/// A block the model believes live.
+#[derive(Debug, Clone, Copy)]
+pub struct Live {
+    pub addr: usize,
+    pub requested: usize,
+    pub align: usize,
+}
+
+/// An arena beside the list of blocks it should hold.
+pub struct Checked {
+    pub arena: Arena<SimulatedUpstream>,
+    pub live: Vec<Live>,
+    limit_bytes: Option<usize>,
+}
+
+impl Checked {
+    pub fn new(arena: Arena<SimulatedUpstream>, limit_bytes: Option<usize>) -> Self {
+        Self { arena, live: Vec::new(), limit_bytes }
+    }
+
+    pub fn allocate(&mut self, requested: usize, align: usize) -> Option<Placed> {
+        let result = self.arena.allocate(Request::new(requested).aligned_to(align));
+        let placed = result.ok()?;
+        assert!(placed.addr.is_multiple_of(align), "{:#x} is not aligned to {align}", placed.addr);
+        assert!(placed.allocated_bytes >= requested.max(1));
+        for clean in placed.clean.as_slice() {
+            assert!(clean.start >= placed.addr && clean.end() <= placed.addr + placed.allocated_bytes);
+        }
+        self.live.push(Live { addr: placed.addr, requested, align });
+        Some(placed)
+    }
+
+    pub fn free(&mut self, at: usize) {
+        let block = self.live.swap_remove(at);
+        let ended = self.arena.free(block.addr).expect("a live block can be freed");
+        assert_eq!(ended.requested_bytes, block.requested);
+        assert!(self.arena.free(block.addr).is_err(), "a block can be freed twice");
+    }
+
+    pub fn resize(&mut self, at: usize, size: usize) {
+        let block = &mut self.live[at];
+        if let Some(resized) = self.arena.resize_in_place(block.addr, size).expect("a live block") {
+            assert_eq!((resized.addr, resized.requested_bytes), (block.addr, size));
+            assert!(resized.allocated_bytes >= size);
+            block.requested = size;
+        }
+    }
+
+    /// Everything that must hold between two operations.
+    pub fn check(&self) {
+        self.arena.validate().unwrap();
+        let mut extents: Vec<(usize, usize)> = Vec::new();
+        for block in &self.live {
+            let found = self.arena.live_block(block.addr).expect("the block is live");
+            assert_eq!(found.requested_bytes, block.requested);
+            assert!(block.addr.is_multiple_of(block.align));
+            extents.push((block.addr, block.addr + found.allocated_bytes));
+        }
+        extents.sort_unstable();
+        for pair in extents.windows(2) {
+            assert!(pair[0].1 <= pair[1].0, "blocks {pair:x?} overlap");
+        }
+        let mapped = self.arena.mapped_ranges();
+        let mapped_bytes: usize = mapped.iter().map(|range| range.len).sum();
+        let stats = self.arena.stats();
+        assert_eq!(mapped_bytes, self.arena.upstream().mapped_bytes());
+        assert_eq!(stats.reserved.current, mapped_bytes);
+        assert_eq!(stats.blocks.current, self.live.len());
+        assert_eq!(stats.requested.current, self.live.iter().map(|block| block.requested).sum::<usize>());
+        assert!(stats.requested.current <= stats.allocated.current);
+        assert!(stats.allocated.current <= stats.active.current);
+        assert!(stats.active.current <= stats.reserved.current);
+        assert!(self.arena.largest_free_bytes() <= stats.free_bytes());
+        if let Some(limit) = self.limit_bytes {
+            assert!(stats.reserved.current <= limit, "{} reserved", stats.reserved.current);
+        }
+        for stat in [stats.requested, stats.allocated, stats.reserved, stats.blocks, stats.segments] {
+            assert_eq!(stat.total_allocated - stat.total_freed, stat.current as u64);
+            assert!(stat.peak >= stat.current);
+        }
+        let by_bucket = stats.buckets.iter().fold((0, 0), |sum, b| (sum.0 + b.hits, sum.1 + b.misses));
+        assert_eq!(by_bucket, (stats.hits, stats.misses));
+    }
+
+    /// Frees everything; then all memory must go back.
+    pub fn finish(mut self) {
+        self.arena.upstream_mut().clear_failures();
+        while !self.live.is_empty() {
+            self.free(self.live.len() - 1);
+        }
+        self.check();
+        let reserved = self.arena.stats().reserved.current;
+        assert_eq!(self.arena.trim(usize::MAX), reserved);
+        self.arena.release_all().unwrap();
+        assert_eq!(self.arena.upstream().mapped_bytes(), 0);
+        assert_eq!(self.arena.upstream().page_bytes(), PAGE_BYTES);
+        let counters = self.arena.upstream().counters();
+        assert!(counters.release_calls <= counters.reserve_calls);
+        self.check();
+    }
+}
