@@ -79,6 +79,17 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         self.placement.live_block(addr)
     }
 
+    /// See [`Placement::clean_ranges`].
+    #[must_use]
+    pub fn clean_ranges(&self, addr: usize) -> Vec<AddressRange> {
+        self.placement.clean_ranges(addr)
+    }
+
+    /// See [`Placement::settle`].
+    pub fn settle(&mut self) {
+        self.placement.settle();
+    }
+
     /// See [`Placement::largest_free_bytes`].
     #[must_use]
     pub fn largest_free_bytes(&self) -> usize {

@@ -1,7 +1,8 @@
 //! Which pages of one virtual range are mapped, and which of those still read as zero.
 //!
-//! A page is *mapped* when memory stands behind it, and *clean* when it was mapped and no
-//! block was ever placed on it since, so that its bytes are zero. Clean implies mapped.
+//! A page is *mapped* when memory stands behind it, and *clean* when no block on it has ended
+//! since it was mapped, so that all its bytes outside live blocks are zero, and those of a live
+//! block were zero when it was placed. Clean implies mapped.
 
 use crate::range::AddressRange;
 
@@ -48,11 +49,6 @@ impl PageMap {
         self.words(range).all(|(word, mask)| self.mapped[word] & mask == mask)
     }
 
-    /// Whether any page that `range` touches is clean.
-    pub(crate) fn any_clean(&self, range: AddressRange) -> bool {
-        self.words(range).any(|(word, mask)| self.clean[word] & mask != 0)
-    }
-
     /// The first run of unmapped pages among those that `range` touches.
     pub(crate) fn first_unmapped_run(&self, range: AddressRange) -> Option<AddressRange> {
         self.first_run(range, |word| !self.mapped[word])
@@ -78,6 +74,17 @@ impl PageMap {
         self.first_run(range, |word| self.clean[word])
     }
 
+    /// The clean parts of `block`.
+    pub(crate) fn clean_ranges(&self, block: AddressRange) -> Vec<AddressRange> {
+        let mut rest = block;
+        std::iter::from_fn(|| {
+            let run = self.first_clean_run(rest)?;
+            rest = AddressRange::between(run.end(), block.end());
+            Some(AddressRange::between(run.start.max(block.start), run.end().min(block.end())))
+        })
+        .collect()
+    }
+
     /// Notes that the pages of `range` were mapped; they are clean.
     pub(crate) fn set_mapped(&mut self, range: AddressRange) {
         for (word, mask) in Self::word_masks(self.range, self.page_shift, range) {
@@ -94,7 +101,7 @@ impl PageMap {
         }
     }
 
-    /// Notes that a block was placed on the pages that `range` touches.
+    /// Notes that a block on the pages that `range` touches has ended.
     pub(crate) fn set_dirty(&mut self, range: AddressRange) {
         for (word, mask) in Self::word_masks(self.range, self.page_shift, range) {
             self.clean[word] &= !mask;

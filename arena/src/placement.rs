@@ -62,6 +62,15 @@ pub trait Placement: Send + fmt::Debug {
     /// The live block that starts at `addr`.
     fn live_block(&self, addr: usize) -> Option<LiveBlock>;
 
+    /// Parts of the live block at `addr` that read as zero, if its owner has written nothing
+    /// yet: whole or partial pages on which no block has ended since they were mapped. In
+    /// order of address; empty for an unknown address.
+    fn clean_ranges(&self, addr: usize) -> Vec<AddressRange>;
+
+    /// Joins free blocks that were set aside for quick reuse with their neighbours, so that
+    /// figures and largest blocks are those of a placement at rest.
+    fn settle(&mut self);
+
     /// The largest request that needs no new page: the largest free mapped block, or all
     /// free pages together where the policy can move them.
     fn largest_free_bytes(&self) -> usize;
@@ -102,48 +111,6 @@ pub struct Placed {
     pub allocated_bytes: usize,
     /// Whether it was served from memory that was mapped already.
     pub hit: bool,
-    /// Parts of it that read as zero because nothing was ever placed there.
-    pub clean: CleanRanges,
-}
-
-/// Up to four ranges of a new block whose bytes are zero, in order of address.
-///
-/// A block gets its clean pages in one or two runs; beyond four, further clean pages are not
-/// listed, which is safe: their owner clears them again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CleanRanges {
-    ranges: [AddressRange; 4],
-    len: usize,
-}
-
-impl CleanRanges {
-    /// No clean range.
-    pub const NONE: Self = Self { ranges: [AddressRange::new(0, 0); 4], len: 0 };
-
-    pub(crate) fn push(&mut self, range: AddressRange) {
-        if self.len < self.ranges.len() {
-            self.ranges[self.len] = range;
-            self.len += 1;
-        }
-    }
-
-    /// The ranges.
-    #[must_use]
-    pub fn as_slice(&self) -> &[AddressRange] {
-        &self.ranges[..self.len]
-    }
-
-    /// The parts of `block` that are not clean and have to be cleared before they read as zero.
-    pub fn dirty_parts(self, block: AddressRange) -> impl Iterator<Item = AddressRange> {
-        let end = block.end();
-        let starts =
-            std::iter::once(block.start).chain(self.ranges.into_iter().take(self.len).map(AddressRange::end));
-        let ends = self.ranges.into_iter().take(self.len).map(|clean| clean.start);
-        starts
-            .zip(ends.chain(std::iter::once(end)))
-            .map(move |(start, stop)| AddressRange::between(start, stop.min(end)))
-            .filter(|part| !part.is_empty())
-    }
 }
 
 /// Rejects options that no policy can work with.

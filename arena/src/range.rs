@@ -48,6 +48,13 @@ impl AddressRange {
         other.start >= self.start && other.end() <= self.end()
     }
 
+    /// What is left of the range without `holes`, which lie in it in order of address.
+    pub fn without(self, holes: &[Self]) -> impl Iterator<Item = Self> + '_ {
+        let starts = std::iter::once(self.start).chain(holes.iter().map(|hole| hole.end()));
+        let ends = holes.iter().map(|hole| hole.start).chain(std::iter::once(self.end()));
+        starts.zip(ends).map(|(start, end)| Self::between(start, end)).filter(|part| !part.is_empty())
+    }
+
     /// The largest part that consists of whole pages of `page_bytes` (a power of two).
     #[must_use]
     pub const fn inner_pages(self, page_bytes: usize) -> Self {

@@ -21,8 +21,6 @@ pub struct Stat {
     pub peak: usize,
     /// Sum of all increases.
     pub total_allocated: u64,
-    /// Sum of all decreases.
-    pub total_freed: u64,
 }
 
 impl Stat {
@@ -39,7 +37,12 @@ impl Stat {
     pub fn decrease(&mut self, amount: usize) {
         debug_assert!(amount <= self.current, "{amount} taken from {}", self.current);
         self.current -= amount;
-        self.total_freed += amount as u64;
+    }
+
+    /// Sum of all decreases: what came and is no longer there.
+    #[must_use]
+    pub fn total_freed(&self) -> u64 {
+        self.total_allocated - self.current as u64
     }
 
     /// Forgets the peak: the highest value is the one now.
@@ -90,6 +93,9 @@ pub struct Stats {
     pub map_calls: u64,
     /// Calls of upstream's `unmap`.
     pub unmap_calls: u64,
+    /// Bytes of freed blocks that wait for another request of their size before they join their
+    /// neighbours: free, and counted neither as releasable nor as inactive split until then.
+    pub parked_bytes: usize,
     /// Bytes on free mapped pages, which [`trim`](crate::Placement::trim) would give back.
     pub releasable_bytes: usize,
 }
@@ -111,6 +117,7 @@ impl Default for Stats {
             buckets: Box::new([BucketStats::default(); BUCKET_COUNT]),
             map_calls: 0,
             unmap_calls: 0,
+            parked_bytes: 0,
             releasable_bytes: 0,
         }
     }

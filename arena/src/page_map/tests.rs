@@ -61,7 +61,6 @@ proptest! {
         };
         prop_assert_eq!(map.mapped_page_count(range), (first..first + count).filter(|&p| model[p].0).count());
         prop_assert_eq!(map.is_mapped(range), (first..first + count).all(|p| model[p].0));
-        prop_assert_eq!(map.any_clean(range), (first..first + count).any(|p| model[p].1));
         prop_assert_eq!(map.first_unmapped_run(range), first_run(&|state| !state.0));
         prop_assert_eq!(map.first_mapped_run(range), first_run(&|state| state.0));
         prop_assert_eq!(map.first_clean_run(range), first_run(&|state| state.1));

@@ -11,7 +11,7 @@ use crate::buddy_tree::BuddyTree;
 use crate::error::{ArenaError, MapError, UpstreamError};
 use crate::invariant::Violation;
 use crate::page_map::PageMap;
-use crate::placement::{CleanRanges, LiveBlock, Placed, Placement, check_granule};
+use crate::placement::{LiveBlock, Placed, Placement, check_granule};
 use crate::range::AddressRange;
 use crate::request::Request;
 use crate::stats::Stats;
@@ -282,20 +282,12 @@ impl Placement for Buddy {
                 return Err(self.out_of_memory(request.size_bytes, source));
             }
         }
-        let pages = &mut self.region_mut(start).pages;
-        let mut clean = CleanRanges::NONE;
-        let mut rest = block;
-        while let Some(run) = pages.first_clean_run(rest) {
-            clean.push(AddressRange::between(run.start.max(start), run.end().min(block.end())));
-            rest = AddressRange::between(run.end(), block.end());
-        }
-        pages.set_dirty(block);
         self.count_users(block, true);
         self.live.insert(start, Live { order, requested: request.size_bytes });
         let hit = self.stats.map_calls == calls_before;
         self.stats.count_allocation(request.size_bytes, block.len, hit);
         self.count_splits();
-        Ok(Placed { addr: start, allocated_bytes: block.len, hit, clean })
+        Ok(Placed { addr: start, allocated_bytes: block.len, hit })
     }
 
     fn free(&mut self, addr: usize, _: &mut dyn Upstream) -> Result<LiveBlock, ArenaError> {
@@ -304,6 +296,7 @@ impl Placement for Buddy {
         let block = AddressRange::new(addr, ended.allocated_bytes);
         self.stats.count_free(ended.requested_bytes, block.len);
         self.count_users(block, false);
+        self.region_mut(addr).pages.set_dirty(block);
         self.tree.free(addr, block.len.trailing_zeros());
         self.count_splits();
         Ok(ended)
@@ -371,6 +364,17 @@ impl Placement for Buddy {
             allocated_bytes: 1 << live.order,
         })
     }
+
+    fn clean_ranges(&self, addr: usize) -> Vec<AddressRange> {
+        let (Some(block), Some((_, region))) =
+            (self.live_block(addr), self.regions.range(..=addr).next_back())
+        else {
+            return Vec::new();
+        };
+        region.pages.clean_ranges(AddressRange::new(addr, block.allocated_bytes))
+    }
+
+    fn settle(&mut self) {}
 
     fn largest_free_bytes(&self) -> usize {
         // Pages move to any free block, so whole pages count together; below a page only the

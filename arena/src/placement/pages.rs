@@ -9,19 +9,20 @@
 //! the placement are unmapped to make room: memory moves to where it is needed without
 //! copying a byte.
 //!
+//! A freed block waits for a moment for another request of its size before it joins its
+//! neighbours ([`Parked`]).
+//!
 //! Small and large requests live in segments of their own ([`Zone`]), so that a small
 //! survivor does not split a large block.
 
 mod residency;
 mod validate;
 
-use hashbrown::HashMap;
-use rustc_hash::FxBuildHasher;
-
 use crate::block::{Block, BlockId, BlockState, Blocks};
 use crate::error::{ArenaError, UpstreamError};
 use crate::invariant::Violation;
 use crate::page_map::PageMap;
+use crate::parked::Parked;
 use crate::placement::{LiveBlock, Placed, Placement, check_granule};
 use crate::range::AddressRange;
 use crate::request::Request;
@@ -75,7 +76,7 @@ pub struct Pages {
     /// Upstream's page size, known from the first segment on.
     page_bytes: usize,
     blocks: Blocks,
-    live: HashMap<usize, BlockId, FxBuildHasher>,
+    parked: Parked,
     zones: [Zone; 2],
     segments: Vec<Option<Segment>>,
     stats: Stats,
@@ -105,7 +106,7 @@ impl Pages {
             page_bytes: options.granule_bytes,
             options,
             blocks: Blocks::default(),
-            live: HashMap::default(),
+            parked: Parked::default(),
             segments: Vec::new(),
             stats: Stats::default(),
         })
@@ -134,50 +135,45 @@ impl Pages {
 
     #[inline]
     fn range_of(&self, id: BlockId) -> AddressRange {
-        let block = self.blocks.get(id);
-        AddressRange::new(block.start, block.len)
+        self.blocks.get(id).range()
     }
 
     /// Puts a free block into the index that fits its state, and counts it.
     #[inline]
     fn insert_free(&mut self, id: BlockId) {
         let block = *self.blocks.get(id);
-        let whole = self.whole_pages(AddressRange::new(block.start, block.len));
-        let zone = self.segment(&block).zone;
-        debug_assert!(block.mapped_pages as usize <= whole);
-        let index = if block.mapped_pages as usize == whole {
-            &mut self.zones[zone].resident
-        } else {
-            &mut self.zones[zone].sparse
-        };
-        index.insert(block.len, block.start, id);
+        let whole = self.whole_pages(block.range());
+        debug_assert!(block.extra as usize <= whole);
+        self.index_of(&block, whole).insert(block.len, block.start, id);
         let edges = block.len - whole * self.page_bytes;
         if edges > 0 {
             self.stats.inactive_split.increase(edges);
             self.stats.inactive_split_blocks.increase(1);
         }
-        self.stats.releasable_bytes += block.mapped_pages as usize * self.page_bytes;
+        self.stats.releasable_bytes += block.extra as usize * self.page_bytes;
     }
 
     /// Undoes [`insert_free`](Self::insert_free).
     #[inline]
     fn remove_free(&mut self, id: BlockId) {
         let block = *self.blocks.get(id);
-        let whole = self.whole_pages(AddressRange::new(block.start, block.len));
-        let zone = self.segment(&block).zone;
-        let index = if block.mapped_pages as usize == whole {
-            &mut self.zones[zone].resident
-        } else {
-            &mut self.zones[zone].sparse
-        };
-        let found = index.remove(block.len, block.start);
+        let whole = self.whole_pages(block.range());
+        let found = self.index_of(&block, whole).remove(block.len, block.start);
         debug_assert_eq!(found, id);
         let edges = block.len - whole * self.page_bytes;
         if edges > 0 {
             self.stats.inactive_split.decrease(edges);
             self.stats.inactive_split_blocks.decrease(1);
         }
-        self.stats.releasable_bytes -= block.mapped_pages as usize * self.page_bytes;
+        self.stats.releasable_bytes -= block.extra as usize * self.page_bytes;
+    }
+
+    /// The index that a free block with this many whole pages belongs to.
+    #[inline]
+    fn index_of(&mut self, block: &Block, whole_pages: usize) -> &mut SizeIndex {
+        let zone = self.segment(block).zone;
+        let zone = &mut self.zones[zone];
+        if block.extra as usize == whole_pages { &mut zone.resident } else { &mut zone.sparse }
     }
 
     /// The best fit of `index` that can hold `len` bytes aligned to `align`.
@@ -193,12 +189,13 @@ impl Pages {
 
     /// Cuts the live block `[start, start + len)` out of a free block that is in no index and
     /// whose pages there are mapped. What is left before and behind becomes free blocks.
-    fn carve(&mut self, id: BlockId, start: usize, len: usize, requested: usize) {
+    fn carve(&mut self, id: BlockId, start: usize, len: usize, requested: usize) -> BlockId {
         let whole = self.range_of(id);
-        let mapped = self.blocks.get(id).mapped_pages as usize;
-        let resident = mapped == self.whole_pages(whole);
+        let mapped = self.blocks.get(id).extra as usize;
         let (mut live, end) = (id, start + len);
-        let tail_mapped = if resident {
+        let tail_mapped = if end == whole.end() {
+            0
+        } else if mapped == self.whole_pages(whole) {
             self.whole_pages(AddressRange::between(end, whole.end()))
         } else {
             // Subtracting what lies before avoids counting a tail that may be terabytes long.
@@ -212,19 +209,38 @@ impl Pages {
             let before = AddressRange::between(whole.start, start);
             let inner = before.inner_pages(self.page_bytes);
             let count = self.segment(self.blocks.get(id)).pages.mapped_page_count(inner);
-            self.blocks.get_mut(id).mapped_pages = count as u32;
+            self.blocks.get_mut(id).extra = count as u32;
             self.insert_free(id);
         }
         if end < whole.end() {
             let tail = self.blocks.split(live, len);
-            self.blocks.get_mut(tail).mapped_pages = tail_mapped as u32;
+            self.blocks.get_mut(tail).extra = tail_mapped as u32;
             self.insert_free(tail);
         }
         let block = self.blocks.get_mut(live);
         block.state = BlockState::Live;
-        block.requested = requested;
-        block.mapped_pages = 0;
-        self.live.insert(start, live);
+        block.dirty = false;
+        // Less than a granule, which is at most 1 MiB.
+        block.extra = (len - requested) as u32;
+        self.blocks.publish(live);
+        live
+    }
+
+    /// Frees what is neither live nor in an index any more: counts its pages, joins it with its
+    /// free neighbours and indexes the result.
+    fn settle_block(&mut self, id: BlockId) {
+        let whole = self.whole_pages(self.range_of(id));
+        let block = self.blocks.get_mut(id);
+        block.state = BlockState::Free;
+        block.extra = whole as u32;
+        self.coalesce(id);
+    }
+
+    /// Settles a parked block that was just taken out of its list.
+    fn unpark(&mut self, id: BlockId) {
+        self.stats.parked_bytes -= self.blocks.get(id).len;
+        self.blocks.withdraw(id);
+        self.settle_block(id);
     }
 
     /// Joins a free block that is in no index with its free neighbours and indexes the result.
@@ -246,14 +262,24 @@ impl Pages {
     /// Joins two free blocks, both in no index, and counts the page that they shared.
     fn join_with_next(&mut self, id: BlockId) {
         let boundary = self.blocks.get(id).end();
-        let behind = self.blocks.get(self.blocks.get(id).next).mapped_pages;
+        let behind = self.blocks.get(self.blocks.get(id).next).extra;
         self.blocks.absorb_next(id);
         let joined = self.range_of(id);
         let page = AddressRange::new(boundary & !(self.page_bytes - 1), self.page_bytes);
         // A page with blocks on both sides of a boundary inside it is mapped: one of the two
         // was live just now.
         let shared = page.start != boundary && joined.covers(page);
-        self.blocks.get_mut(id).mapped_pages += behind + u32::from(shared);
+        self.blocks.get_mut(id).extra += behind + u32::from(shared);
+    }
+
+    /// Places a request in a resident free block that can hold it.
+    #[inline]
+    fn place_resident(&mut self, entry: FreeEntry, request: Request, len: usize) -> Placed {
+        self.remove_free(entry.id);
+        let start = aligned_start(entry.start, request.align_bytes);
+        self.carve(entry.id, start, len, request.size_bytes);
+        self.stats.count_allocation(request.size_bytes, len, true);
+        Placed { addr: start, allocated_bytes: len, hit: true }
     }
 
     /// Reserves a range in which `len` bytes aligned to `align` fit, and returns its one free block.
@@ -275,15 +301,21 @@ impl Pages {
         self.zones[zone].next_range_bytes = wanted.saturating_mul(2);
         self.page_bytes = page_bytes;
         let slot = self.segments.iter().position(Option::is_none).unwrap_or(self.segments.len());
+        let Ok(segment) = u16::try_from(slot) else {
+            // Ranges double, so their number is a logarithm of the address space; only an
+            // upstream with next to none left gets here.
+            upstream.release(range)?;
+            return Err(UpstreamError::AddressSpace { requested_bytes: needed }.into());
+        };
         let id = self.blocks.insert(Block {
             start: range.start,
             len: range.len,
-            requested: 0,
-            mapped_pages: 0,
-            segment: slot as u32,
             prev: BlockId::NONE,
             next: BlockId::NONE,
+            extra: 0,
+            segment,
             state: BlockState::Free,
+            dirty: false,
         });
         let segment = Segment { pages: PageMap::new(range, page_bytes), zone, first_block: id };
         if slot == self.segments.len() {
@@ -300,6 +332,10 @@ impl Pages {
     /// are as many and their pages can be mapped.
     fn take_from_next(&mut self, id: BlockId, needed: usize, upstream: &mut dyn Upstream) -> bool {
         let next = self.blocks.get(id).next;
+        if !next.is_none() && self.blocks.get(next).state == BlockState::Parked {
+            self.settle();
+        }
+        let next = self.blocks.get(id).next;
         if next.is_none()
             || self.blocks.get(next).state != BlockState::Free
             || self.blocks.get(next).len < needed
@@ -312,11 +348,11 @@ impl Pages {
             self.insert_free(next);
             return false;
         }
-        self.take_clean(next, part);
         // The new part is a live block for a moment, and joins the one before it.
-        self.carve(next, part.start, needed, 0);
-        self.live.remove(&part.start);
+        let taken = self.carve(next, part.start, needed, needed);
+        self.blocks.withdraw(taken);
         self.blocks.absorb_next(id);
+        self.blocks.get_mut(id).dirty = false;
         true
     }
 
@@ -333,9 +369,21 @@ impl Pages {
         }
     }
 
+    /// The live block that starts at `addr`.
+    #[inline]
+    fn live_id(&self, addr: usize) -> Result<BlockId, ArenaError> {
+        let id = self.blocks.find(addr).filter(|&id| self.blocks.get(id).state == BlockState::Live);
+        id.ok_or(ArenaError::UnknownAddress { addr })
+    }
+
+    #[inline]
     fn describe(&self, id: BlockId) -> LiveBlock {
         let block = self.blocks.get(id);
-        LiveBlock { addr: block.start, requested_bytes: block.requested, allocated_bytes: block.len }
+        LiveBlock {
+            addr: block.start,
+            requested_bytes: block.len - block.extra as usize,
+            allocated_bytes: block.len,
+        }
     }
 }
 
@@ -355,29 +403,49 @@ impl Placement for Pages {
         let granule = self.options.granule_bytes;
         let len = request.rounded_bytes(granule)?;
         let align = request.align_bytes;
+        if let Some(id) = self.parked.take(len, align, &self.blocks) {
+            let block = self.blocks.get_mut(id);
+            block.state = BlockState::Live;
+            block.extra = (len - request.size_bytes) as u32;
+            let addr = block.start;
+            self.stats.parked_bytes -= len;
+            self.stats.count_allocation(request.size_bytes, len, true);
+            return Ok(Placed { addr, allocated_bytes: len, hit: true });
+        }
         let zone = self.zone_of(len);
         if let Some(entry) = Self::find(&mut self.zones[zone].resident, len, align, granule) {
-            self.remove_free(entry.id);
-            let start = aligned_start(entry.start, align);
-            let clean = self.take_clean(entry.id, AddressRange::new(start, len));
-            self.carve(entry.id, start, len, request.size_bytes);
-            self.stats.count_allocation(request.size_bytes, len, true);
-            return Ok(Placed { addr: start, allocated_bytes: len, hit: true, clean });
+            return Ok(self.place_resident(entry, request, len));
+        }
+        if !self.parked.is_empty() {
+            self.settle();
+            if let Some(entry) = Self::find(&mut self.zones[zone].resident, len, align, granule) {
+                return Ok(self.place_resident(entry, request, len));
+            }
         }
         self.allocate_sparse(request, len, zone, upstream)
     }
 
     #[inline]
     fn free(&mut self, addr: usize, _: &mut dyn Upstream) -> Result<LiveBlock, ArenaError> {
-        let id = self.live.remove(&addr).ok_or(ArenaError::UnknownAddress { addr })?;
+        let id = self.live_id(addr)?;
         let ended = self.describe(id);
-        let whole = self.whole_pages(AddressRange::new(addr, ended.allocated_bytes));
-        let block = self.blocks.get_mut(id);
-        block.state = BlockState::Free;
-        block.requested = 0;
-        block.mapped_pages = whole as u32;
         self.stats.count_free(ended.requested_bytes, ended.allocated_bytes);
-        self.coalesce(id);
+        let block = *self.blocks.get(id);
+        if !block.dirty {
+            self.pages_mut(block.segment as usize).set_dirty(block.range());
+            self.blocks.get_mut(id).dirty = true;
+        }
+        if !self.parked.push(id, &mut self.blocks) {
+            // Another size, or enough of this one: the place is made free for what is freed now,
+            // since that is what the next requests are most likely to be like.
+            while let Some(other) = self.parked.evict(block.len, &self.blocks) {
+                self.unpark(other);
+            }
+            let parked = self.parked.push(id, &mut self.blocks);
+            debug_assert!(parked);
+        }
+        self.blocks.get_mut(id).state = BlockState::Parked;
+        self.stats.parked_bytes += block.len;
         Ok(ended)
     }
 
@@ -388,7 +456,7 @@ impl Placement for Pages {
         upstream: &mut dyn Upstream,
     ) -> Result<Option<LiveBlock>, ArenaError> {
         let len = Request::new(size_bytes).rounded_bytes(self.options.granule_bytes)?;
-        let id = self.live.get(&addr).copied().ok_or(ArenaError::UnknownAddress { addr })?;
+        let id = self.live_id(addr)?;
         let old = self.describe(id);
         if len > old.allocated_bytes {
             if !self.take_from_next(id, len - old.allocated_bytes, upstream) {
@@ -396,10 +464,12 @@ impl Placement for Pages {
             }
         } else if len < old.allocated_bytes {
             let tail = self.blocks.split(id, len);
-            self.blocks.get_mut(tail).mapped_pages = self.whole_pages(self.range_of(tail)) as u32;
-            self.coalesce(tail);
+            let part = self.range_of(tail);
+            let slot = self.blocks.get(tail).segment as usize;
+            self.pages_mut(slot).set_dirty(part);
+            self.settle_block(tail);
         }
-        self.blocks.get_mut(id).requested = size_bytes;
+        self.blocks.get_mut(id).extra = (len - size_bytes) as u32;
         let new = self.describe(id);
         self.stats.count_resize(
             (old.requested_bytes, new.requested_bytes),
@@ -409,6 +479,7 @@ impl Placement for Pages {
     }
 
     fn trim(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
+        self.settle();
         let returned = self.unmap_free_pages(upstream, target_bytes);
         self.release_empty_segments(upstream);
         returned
@@ -429,7 +500,20 @@ impl Placement for Pages {
     }
 
     fn live_block(&self, addr: usize) -> Option<LiveBlock> {
-        self.live.get(&addr).map(|&id| self.describe(id))
+        self.live_id(addr).ok().map(|id| self.describe(id))
+    }
+
+    fn clean_ranges(&self, addr: usize) -> Vec<AddressRange> {
+        let Ok(id) = self.live_id(addr) else { return Vec::new() };
+        let block = self.blocks.get(id);
+        // Known to be dirty, or seen to be: a list of nothing allocates nothing.
+        if block.dirty { Vec::new() } else { self.segment(block).pages.clean_ranges(block.range()) }
+    }
+
+    fn settle(&mut self) {
+        while let Some(id) = self.parked.pop_any(&self.blocks) {
+            self.unpark(id);
+        }
     }
 
     fn largest_free_bytes(&self) -> usize {

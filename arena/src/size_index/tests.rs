@@ -9,12 +9,12 @@ fn id() -> BlockId {
     Blocks::default().insert(Block {
         start: 0,
         len: 1,
-        requested: 0,
-        mapped_pages: 0,
-        segment: 0,
         prev: BlockId::NONE,
         next: BlockId::NONE,
+        extra: 0,
+        segment: 0,
         state: BlockState::Free,
+        dirty: false,
     })
 }
 

@@ -152,24 +152,36 @@ pub fn release_with_live_blocks_is_refused(make: MakePlacement) {
 
 pub fn only_never_used_pages_count_as_clean(make: MakePlacement) {
     let mut arena = arena(make, None);
+    let dirty = |arena: &mempool_arena::Arena<_>, addr: usize, len: usize| -> usize {
+        let clean = arena.clean_ranges(addr);
+        mempool_arena::AddressRange::new(addr, len).without(&clean).map(|range| range.len).sum()
+    };
     let first = arena.allocate(Request::new(2 * PAGE_BYTES)).unwrap();
-    let clean: usize = first.clean.as_slice().iter().map(|range| range.len).sum();
-    assert_eq!(clean, first.allocated_bytes);
+    assert_eq!(dirty(&arena, first.addr, 2 * PAGE_BYTES), 0);
     arena.free(first.addr).unwrap();
     // The same pages again, and two new ones behind them.
     let second = arena.allocate(Request::new(4 * PAGE_BYTES)).unwrap();
-    let dirty = |placed: mempool_arena::Placed| -> usize {
-        let block = mempool_arena::AddressRange::new(placed.addr, placed.allocated_bytes);
-        placed.clean.dirty_parts(block).map(|range| range.len).sum()
-    };
-    assert!(dirty(second) <= 2 * PAGE_BYTES);
+    assert_eq!(second.addr, first.addr);
+    assert_eq!(dirty(&arena, second.addr, 4 * PAGE_BYTES), 2 * PAGE_BYTES);
     arena.free(second.addr).unwrap();
     let third = arena.allocate(Request::new(4 * PAGE_BYTES)).unwrap();
-    assert_eq!(dirty(third), third.allocated_bytes);
+    assert_eq!(dirty(&arena, third.addr, 4 * PAGE_BYTES), 4 * PAGE_BYTES);
     arena.free(third.addr).unwrap();
     // What was given back reads as zero when it is mapped again.
     arena.trim(usize::MAX);
-    assert_eq!(dirty(arena.allocate(Request::new(4 * PAGE_BYTES)).unwrap()), 0);
+    let fourth = arena.allocate(Request::new(4 * PAGE_BYTES)).unwrap();
+    assert_eq!(dirty(&arena, fourth.addr, 4 * PAGE_BYTES), 0);
+}
+
+pub fn the_end_that_a_shrunk_block_gives_up_is_not_clean(make: MakePlacement) {
+    let mut arena = arena(make, None);
+    let block = arena.allocate(Request::new(4 * PAGE_BYTES)).unwrap();
+    arena.resize_in_place(block.addr, PAGE_BYTES).unwrap().expect("shrinking is always possible");
+    let next = arena.allocate(Request::new(2 * PAGE_BYTES)).unwrap();
+    if next.addr < block.addr + block.allocated_bytes {
+        assert_eq!(arena.clean_ranges(next.addr), []);
+    }
+    arena.validate().unwrap();
 }
 
 macro_rules! instantiate {
@@ -188,6 +200,7 @@ macro_rules! instantiate {
             trim_stops_at_its_target
             release_with_live_blocks_is_refused
             only_never_used_pages_count_as_clean
+            the_end_that_a_shrunk_block_gives_up_is_not_clean
         }
     };
     ($make:path => $($name:ident)*) => {

@@ -29,7 +29,7 @@ impl Checked {
         let placed = result.ok()?;
         assert!(placed.addr.is_multiple_of(align), "{:#x} is not aligned to {align}", placed.addr);
         assert!(placed.allocated_bytes >= requested.max(1));
-        for clean in placed.clean.as_slice() {
+        for clean in self.arena.clean_ranges(placed.addr) {
             assert!(clean.start >= placed.addr && clean.end() <= placed.addr + placed.allocated_bytes);
         }
         self.live.push(Live { addr: placed.addr, requested, align });
@@ -81,7 +81,7 @@ impl Checked {
             assert!(stats.reserved.current <= limit, "{} reserved", stats.reserved.current);
         }
         for stat in [stats.requested, stats.allocated, stats.reserved, stats.blocks, stats.segments] {
-            assert_eq!(stat.total_allocated - stat.total_freed, stat.current as u64);
+            assert_eq!(stat.total_allocated - stat.total_freed(), stat.current as u64);
             assert!(stat.peak >= stat.current);
         }
         let by_bucket = stats.buckets.iter().fold((0, 0), |sum, b| (sum.0 + b.hits, sum.1 + b.misses));

@@ -8,7 +8,7 @@ use super::{Pages, aligned_start};
 use crate::block::{BlockId, BlockState};
 use crate::error::{ArenaError, MapError, UpstreamError};
 use crate::page_map::PageMap;
-use crate::placement::{CleanRanges, Placed};
+use crate::placement::Placed;
 use crate::range::AddressRange;
 use crate::request::Request;
 use crate::upstream::Upstream;
@@ -27,7 +27,6 @@ pub(super) enum Refused {
 
 impl Pages {
     /// Serves a request that no resident free block can hold.
-    #[cold]
     pub(super) fn allocate_sparse(
         &mut self,
         request: Request,
@@ -58,11 +57,10 @@ impl Pages {
             };
             return Err(self.out_of_memory(request.size_bytes, source));
         }
-        let clean = self.take_clean(entry.id, part);
         self.carve(entry.id, start, len, request.size_bytes);
         let hit = self.stats.map_calls == calls_before;
         self.stats.count_allocation(request.size_bytes, len, hit);
-        Ok(Placed { addr: start, allocated_bytes: len, hit, clean })
+        Ok(Placed { addr: start, allocated_bytes: len, hit })
     }
 
     /// Maps what `part` of a free block needs, unmapping free pages elsewhere when refused.
@@ -145,24 +143,6 @@ impl Pages {
         Ok(())
     }
 
-    /// The clean parts of `part`, which is about to be handed out and is clean no longer.
-    #[inline]
-    pub(super) fn take_clean(&mut self, id: BlockId, part: AddressRange) -> CleanRanges {
-        let slot = self.blocks.get(id).segment as usize;
-        let pages = self.pages_mut(slot);
-        let mut clean = CleanRanges::NONE;
-        if !pages.any_clean(part) {
-            return clean;
-        }
-        let mut rest = part;
-        while let Some(run) = pages.first_clean_run(rest) {
-            clean.push(AddressRange::between(run.start.max(part.start), run.end().min(part.end())));
-            rest = AddressRange::between(run.end(), part.end());
-        }
-        pages.set_dirty(part);
-        clean
-    }
-
     /// Unmaps whole free pages, those of the largest blocks first, until `target_bytes` are returned.
     pub(super) fn unmap_free_pages(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
         if self.stats.releasable_bytes == 0 {
@@ -173,10 +153,10 @@ impl Pages {
             .iter()
             .flat_map(|zone| zone.resident.iter().chain(zone.sparse.iter()))
             .map(|entry| entry.id)
-            .filter(|&id| self.blocks.get(id).mapped_pages > 0)
+            .filter(|&id| self.blocks.get(id).extra > 0)
             .collect();
         // Few long unmaps are cheaper than many short ones.
-        candidates.sort_by_key(|&id| std::cmp::Reverse(self.blocks.get(id).mapped_pages));
+        candidates.sort_by_key(|&id| std::cmp::Reverse(self.blocks.get(id).extra));
         let mut returned = 0;
         for id in candidates {
             if returned >= target_bytes {
@@ -227,7 +207,7 @@ impl Pages {
             let Some(segment) = &self.segments[slot] else { continue };
             let (id, range) = (segment.first_block, segment.pages.range());
             let block = *self.blocks.get(id);
-            if block.state != BlockState::Free || block.len != range.len || block.mapped_pages > 0 {
+            if block.state != BlockState::Free || block.len != range.len || block.extra > 0 {
                 continue;
             }
             self.remove_free(id);
@@ -245,19 +225,19 @@ impl Pages {
     fn note_mapped(&mut self, id: BlockId, range: AddressRange) {
         let slot = self.blocks.get(id).segment as usize;
         self.pages_mut(slot).set_mapped(range);
-        self.blocks.get_mut(id).mapped_pages += (range.len / self.page_bytes) as u32;
+        self.blocks.get_mut(id).extra += (range.len / self.page_bytes) as u32;
         self.stats.reserved.increase(range.len);
     }
 
     fn note_unmapped(&mut self, id: BlockId, range: AddressRange) {
         let slot = self.blocks.get(id).segment as usize;
         self.pages_mut(slot).set_unmapped(range);
-        self.blocks.get_mut(id).mapped_pages -= (range.len / self.page_bytes) as u32;
+        self.blocks.get_mut(id).extra -= (range.len / self.page_bytes) as u32;
         self.stats.reserved.decrease(range.len);
     }
 
     #[inline]
-    fn pages_mut(&mut self, slot: usize) -> &mut PageMap {
+    pub(super) fn pages_mut(&mut self, slot: usize) -> &mut PageMap {
         &mut self.segments[slot].as_mut().expect("a block's segment exists").pages
     }
 }

@@ -1,8 +1,9 @@
 //! The invariants of policy `pages`, walked.
 
 use super::{LARGE, Pages, SMALL, Segment};
-use crate::block::BlockState;
+use crate::block::{BlockId, BlockState};
 use crate::invariant::Violation;
+use crate::page_map::PageMap;
 use crate::range::AddressRange;
 
 /// What a walk over all blocks adds up to.
@@ -15,6 +16,8 @@ struct Sums {
     split_bytes: usize,
     split_blocks: usize,
     releasable: usize,
+    parked: usize,
+    parked_blocks: usize,
     resident: [usize; 2],
     sparse: [usize; 2],
 }
@@ -38,7 +41,9 @@ impl Pages {
         }
         let stats = &self.stats;
         let segments = self.segments.iter().flatten().count();
-        equal("live blocks by address", self.live.len(), sums.live)?;
+        equal("blocks by address", self.blocks.published_count(), sums.live + sums.parked_blocks)?;
+        equal("parked blocks", self.parked.iter(&self.blocks).count(), sums.parked_blocks)?;
+        equal("parked bytes", stats.parked_bytes, sums.parked)?;
         equal("blocks", stats.blocks.current, sums.live)?;
         equal("requested", stats.requested.current, sums.requested)?;
         equal("allocated", stats.allocated.current, sums.allocated)?;
@@ -49,10 +54,23 @@ impl Pages {
         equal("inactive split blocks", stats.inactive_split_blocks.current, sums.split_blocks)?;
         equal("releasable", stats.releasable_bytes, sums.releasable)?;
         equal(
-            "reserved as allocated + inactive split + releasable",
+            "reserved as allocated + parked + inactive split + releasable",
             stats.reserved.current,
-            sums.allocated + sums.split_bytes + sums.releasable,
+            sums.allocated + sums.parked + sums.split_bytes + sums.releasable,
         )
+    }
+
+    /// What holds for live and parked blocks alike.
+    fn check_held(&self, id: BlockId, pages: &PageMap) -> Result<(), Violation> {
+        let block = self.blocks.get(id);
+        let extent = block.range();
+        Violation::unless(self.blocks.find(block.start) == Some(id), || {
+            format!("block {extent} is not found by its address")
+        })?;
+        Violation::unless(pages.is_mapped(extent), || format!("block {extent} has an unmapped page"))?;
+        Violation::unless(!block.dirty || pages.first_clean_run(extent).is_none(), || {
+            format!("dirty block {extent} has a clean page")
+        })
     }
 
     /// Walks the blocks of one segment, which must cover it without gap, overlap or two free
@@ -61,7 +79,7 @@ impl Pages {
         let (range, pages) = (segment.pages.range(), &segment.pages);
         sums.reserved += pages.mapped_page_count(range) * self.page_bytes;
         let (mut at, mut before, mut id) = (range.start, None, segment.first_block);
-        let mut previous = crate::block::BlockId::NONE;
+        let mut previous = BlockId::NONE;
         while !id.is_none() {
             let block = self.blocks.get(id);
             let extent = AddressRange::new(block.start, block.len);
@@ -74,16 +92,17 @@ impl Pages {
             match block.state {
                 BlockState::Live => {
                     sums.live += 1;
-                    sums.requested += block.requested;
+                    sums.requested += block.len - block.extra as usize;
                     sums.allocated += block.len;
-                    Violation::unless(self.live.get(&block.start) == Some(&id), || {
-                        format!("live block {extent} is not found by its address")
-                    })?;
-                    Violation::unless(pages.is_mapped(extent), || {
-                        format!("live block {extent} has an unmapped page")
-                    })?;
-                    Violation::unless(!pages.any_clean(extent), || {
-                        format!("live block {extent} has a page that counts as clean")
+                    self.check_held(id, pages)?;
+                }
+                BlockState::Parked => {
+                    sums.parked += block.len;
+                    sums.parked_blocks += 1;
+                    self.check_held(id, pages)?;
+                    Violation::unless(block.dirty, || format!("parked block {extent} counts as clean"))?;
+                    Violation::unless(self.parked.iter(&self.blocks).any(|parked| parked == id), || {
+                        format!("parked block {extent} is in no list")
                     })?;
                 }
                 BlockState::Free => {
@@ -92,7 +111,7 @@ impl Pages {
                     })?;
                     let inner = extent.inner_pages(self.page_bytes);
                     let mapped = pages.mapped_page_count(inner);
-                    equal("mapped pages of a free block", block.mapped_pages as usize, mapped)?;
+                    equal("mapped pages of a free block", block.extra as usize, mapped)?;
                     let edges = extent.len - inner.len;
                     sums.split_bytes += edges;
                     sums.split_blocks += usize::from(edges > 0);

@@ -1,0 +1,44 @@
+//! Host memory for an arena: parts of the [`region`], committed in steps of 2 MiB.
+
+use mempool_arena::{AddressRange, MapError, Upstream, UpstreamError};
+
+use crate::{os, region};
+
+/// Host memory on behalf of one pool.
+#[derive(Debug)]
+pub(crate) struct HostUpstream {
+    slot_index: u32,
+}
+
+impl HostUpstream {
+    pub(crate) fn new(slot_index: u32) -> Self {
+        Self { slot_index }
+    }
+}
+
+impl Upstream for HostUpstream {
+    fn page_bytes(&self) -> usize {
+        1 << region::PAGE_LOG2
+    }
+
+    fn capacity_bytes(&self) -> usize {
+        region::len()
+    }
+
+    fn reserve(&mut self, len: usize) -> Result<AddressRange, UpstreamError> {
+        region::take(len, self.slot_index)
+    }
+
+    fn release(&mut self, range: AddressRange) -> Result<(), UpstreamError> {
+        region::give_back(range);
+        Ok(())
+    }
+
+    fn map(&mut self, range: AddressRange) -> Result<(), MapError> {
+        os::commit(range).map_err(|source| MapError { completed_bytes: 0, source })
+    }
+
+    fn unmap(&mut self, range: AddressRange) -> Result<(), MapError> {
+        os::decommit(range).map_err(|source| MapError { completed_bytes: 0, source })
+    }
+}

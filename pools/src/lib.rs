@@ -1,0 +1,57 @@
+//! Scoped memory pools behind the global allocator.
+//!
+//! ```
+//! use mempool_pools::{MemPool, PoolAllocator};
+//!
+//! #[global_allocator]
+//! static ALLOC: PoolAllocator = PoolAllocator::new();
+//!
+//! # fn main() -> Result<(), mempool_pools::PoolError> {
+//! let pool = MemPool::builder().name("activations").build()?;
+//! let sum: f32 = pool.with(|| {
+//!     let activations = vec![0.5_f32; 1 << 20]; // lies in the pool
+//!     activations.iter().sum()
+//! });
+//! assert_eq!(sum, 524_288.0);
+//! assert_eq!(pool.stats().misses, 1); // the same again would be a hit
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A program declares [`PoolAllocator`] once; from then on large requests inside a scope
+//! ([`MemPool::with`], [`MemPool::enter`]) are served by that scope's pool and all others by
+//! the default pool, which caches: what is freed serves the next request instead of going back
+//! to the system. Scopes are per thread; [`propagate`] hands them over and
+//! [`MemPool::instrument`] brings them into asynchronous code.
+//!
+//! Unix only. Elsewhere everything compiles and passes through to the inner allocator.
+
+mod allocator;
+mod builder;
+mod error;
+mod host_upstream;
+mod instrument;
+mod lock;
+mod os;
+mod pool;
+mod process;
+mod propagate;
+mod region;
+mod registry;
+mod scope;
+mod slot;
+mod stats;
+mod thread_state;
+
+pub use allocator::{DEFAULT_THRESHOLD_BYTES, PoolAllocator};
+pub use builder::{MemPoolBuilder, Policy};
+pub use error::PoolError;
+pub use instrument::Instrumented;
+pub use mempool_arena::{
+    ArenaError, BucketStats, Stat, Stats, StepArena, StepArenaError, Violation, bucket_of,
+};
+pub use pool::{MemPool, with_pool};
+pub use process::{available_bytes, default_pool, empty_cache, mark_step};
+pub use propagate::{Propagation, propagate};
+pub use scope::ScopeGuard;
+pub use stats::{PoolStats, StepStats};

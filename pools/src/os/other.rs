@@ -1,0 +1,33 @@
+//! Systems without an implementation: nothing can be reserved, so every request passes
+//! through to the inner allocator.
+
+use std::fmt;
+
+use mempool_arena::{AddressRange, UpstreamError};
+
+pub(crate) fn reserve(len: usize) -> Result<AddressRange, UpstreamError> {
+    Err(UpstreamError::AddressSpace { requested_bytes: len })
+}
+
+pub(crate) fn commit(range: AddressRange) -> Result<(), UpstreamError> {
+    Err(UpstreamError::AddressSpace { requested_bytes: range.len })
+}
+
+pub(crate) fn decommit(range: AddressRange) -> Result<(), UpstreamError> {
+    Err(UpstreamError::AddressSpace { requested_bytes: range.len })
+}
+
+pub(crate) fn address_space_left() -> Option<usize> {
+    None
+}
+
+pub(crate) fn run_at_fork(_: extern "C" fn(), _: extern "C" fn()) {}
+
+pub(crate) fn report(message: fmt::Arguments<'_>) {
+    eprintln!("candle-mempool: {message}");
+}
+
+pub(crate) fn abort_with(message: fmt::Arguments<'_>) -> ! {
+    report(message);
+    std::process::abort()
+}

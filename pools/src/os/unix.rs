@@ -1,0 +1,142 @@
+//! Linux and macOS: `mmap`, `mprotect`, `madvise`, `pthread_atfork`.
+#![allow(unsafe_code)] // listed in ARCHITECTURE.md
+
+use std::ffi::c_void;
+use std::fmt::{self, Write as _};
+
+use mempool_arena::{AddressRange, UpstreamError};
+
+/// Reserves `len` bytes of address space that nothing can be read from or written to.
+pub(crate) fn reserve(len: usize) -> Result<AddressRange, UpstreamError> {
+    // SAFETY: a new anonymous mapping at an address of the system's choice touches no
+    // existing memory.
+    let start = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        return Err(last_error("mmap", len));
+    }
+    let range = AddressRange::new(start.expose_provenance(), len);
+    advise_huge_pages(range);
+    Ok(range)
+}
+
+/// Makes a reserved range readable and writable. Its bytes read as zero.
+pub(crate) fn commit(range: AddressRange) -> Result<(), UpstreamError> {
+    // SAFETY: `range` lies in the range this crate reserved, so no foreign mapping changes.
+    let result =
+        unsafe { libc::mprotect(pointer(range.start), range.len, libc::PROT_READ | libc::PROT_WRITE) };
+    if result == 0 { Ok(()) } else { Err(last_error("mprotect", range.len)) }
+}
+
+/// Gives the memory of a committed range back, and keeps its addresses reserved.
+///
+/// A new mapping takes the place of the old one: unlike `madvise`, this guarantees on every
+/// system that the bytes read as zero when they are committed again, and under strict
+/// overcommit it also returns the charge.
+pub(crate) fn decommit(range: AddressRange) -> Result<(), UpstreamError> {
+    // SAFETY: `range` lies in the range this crate reserved and holds no live block, so
+    // replacing its pages takes nothing from anyone.
+    let start = unsafe {
+        libc::mmap(
+            pointer(range.start),
+            range.len,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE | libc::MAP_FIXED,
+            -1,
+            0,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        return Err(last_error("mmap", range.len));
+    }
+    advise_huge_pages(range);
+    Ok(())
+}
+
+/// Bytes of address space that the process may still take, when a limit is set.
+pub(crate) fn address_space_left() -> Option<usize> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the result.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+    if result != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
+        return None;
+    }
+    Some(usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX).saturating_sub(address_space_used()))
+}
+
+/// Bytes of address space in use, 0 where the system does not tell.
+fn address_space_used() -> usize {
+    // The first number of statm is the size in pages.
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split_whitespace().next().and_then(|pages| pages.parse::<usize>().ok());
+    // SAFETY: sysconf only reads its argument.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    pages.unwrap_or(0).saturating_mul(usize::try_from(page_bytes).unwrap_or(4096))
+}
+
+/// Calls `prepare` before each fork of this process, and `after` after it in parent and child.
+pub(crate) fn run_at_fork(prepare: extern "C" fn(), after: extern "C" fn()) {
+    // SAFETY: both are `extern "C"` functions that live as long as the process. Failure means
+    // there was no memory for the entry; then a fork is only safe while no other thread
+    // allocates, as with any allocator without handlers.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(after), Some(after)) };
+}
+
+/// Writes a message to standard error without allocating.
+pub(crate) fn report(message: fmt::Arguments<'_>) {
+    // A failed write leaves nobody to tell.
+    let _ = writeln!(StandardError, "candle-mempool: {message}");
+}
+
+/// Writes a message and ends the process.
+pub(crate) fn abort_with(message: fmt::Arguments<'_>) -> ! {
+    report(message);
+    std::process::abort()
+}
+
+/// Huge pages make the first touch of a page 500 times rarer. Advice only: without support
+/// for it everything works with small pages.
+fn advise_huge_pages(range: AddressRange) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: `range` lies in the range this crate reserved; advice changes no content.
+    unsafe {
+        libc::madvise(pointer(range.start), range.len, libc::MADV_HUGEPAGE);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = range;
+}
+
+fn pointer(addr: usize) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(addr)
+}
+
+fn last_error(call: &'static str, bytes: usize) -> UpstreamError {
+    let code = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    UpstreamError::Os { call, bytes, code }
+}
+
+/// Standard error as a bare file descriptor: usable inside the allocator.
+struct StandardError;
+
+impl fmt::Write for StandardError {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            // SAFETY: `rest` is valid for reads of its length.
+            let written = unsafe { libc::write(2, rest.as_ptr().cast(), rest.len()) };
+            match usize::try_from(written) {
+                Ok(count) if count > 0 => rest = &rest[count..],
+                _ => return Err(fmt::Error),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! Calls that concern all pools of the process.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::PoolError;
+use crate::pool::MemPool;
+use crate::slot::Slot;
+use crate::thread_state::inside;
+use crate::{allocator, registry};
+
+static STEP: AtomicU64 = AtomicU64::new(0);
+
+/// The pool of everything that is allocated outside any scope. It lives as long as the process.
+///
+/// # Errors
+/// As [`MemPool::new`].
+pub fn default_pool() -> Result<MemPool, PoolError> {
+    allocator::require_linked("mempool_pools")?;
+    let slot = inside(registry::require_open)?;
+    Ok(MemPool::from_slot(slot, registry::DEFAULT_ID))
+}
+
+/// Gives the default pool's free pages back to the system, and returns their bytes. Pools that
+/// somebody made are not touched: see [`MemPool::trim`].
+///
+/// # Errors
+/// As [`MemPool::new`].
+pub fn empty_cache() -> Result<usize, PoolError> {
+    default_pool()?.trim()
+}
+
+/// Ends a step: the counters in [`PoolStats::last_step`](crate::PoolStats::last_step) of every
+/// pool are those between the last two calls. Returns the number of the step that ended,
+/// counted from 1.
+pub fn mark_step() -> u64 {
+    inside(|| registry::slots().for_each(Slot::mark_step));
+    STEP.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// Bytes that can be had without others giving anything up: what the system says is available,
+/// no more than the process's control group leaves, and what the pools could give back.
+#[must_use]
+pub fn available_bytes() -> usize {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory_specifics(sysinfo::MemoryRefreshKind::nothing().with_ram());
+    let group = system.cgroup_limits().map(|limits| limits.free_memory);
+    let available = system.available_memory().min(group.unwrap_or(u64::MAX));
+    let cached: usize = inside(|| registry::slots().map(Slot::releasable_bytes).sum());
+    usize::try_from(available).unwrap_or(usize::MAX).saturating_add(cached)
+}

@@ -1,0 +1,149 @@
+//! All slots of the process, and which of them are vacant.
+//!
+//! Lock order: the registry, then a slot, then the region's parts. Nobody takes two slots but
+//! the fork handler, which takes all of them in order of their index.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::error::PoolError;
+use crate::lock::Lock;
+use crate::slot::{Setup, Slot};
+use crate::{os, region};
+
+/// The most pools that can exist at once. Each takes at least two parts of the region, so
+/// address space would end not far beyond.
+pub(crate) const MAX_POOLS: usize = 4096;
+
+static SLOTS: [OnceLock<&'static Slot>; MAX_POOLS] = [const { OnceLock::new() }; MAX_POOLS];
+
+static REGISTRY: Lock<Registry> =
+    Lock::new(Registry { state: State::Unopened, vacant: Vec::new(), used: 0, next_id: 0 });
+
+/// Index of the default pool's slot plus one; zero while there is none.
+static DEFAULT: AtomicU32 = AtomicU32::new(0);
+
+/// Stands in `DEFAULT` for a process in which pools do not work.
+const PASS_THROUGH: u32 = u32::MAX;
+
+/// The id of the default pool. Others count from one.
+pub(crate) const DEFAULT_ID: u64 = 0;
+
+enum State {
+    Unopened,
+    Open,
+    /// Pools do not work in this process, and why.
+    PassThrough(String),
+}
+
+struct Registry {
+    state: State,
+    vacant: Vec<u32>,
+    /// Slots that were ever used.
+    used: u32,
+    next_id: u64,
+}
+
+impl Registry {
+    /// Reserves the region and creates the default pool, once.
+    fn open(&mut self) -> Result<(), PoolError> {
+        if let State::Unopened = self.state {
+            os::run_at_fork(before_fork, after_fork);
+            self.state = match region::open() {
+                Ok(()) => State::Open,
+                Err(reason) => {
+                    os::report(format_args!(
+                        "{reason}; every request goes to the inner allocator from here on"
+                    ));
+                    DEFAULT.store(PASS_THROUGH, Ordering::Release);
+                    State::PassThrough(reason)
+                }
+            };
+            if let State::Open = self.state {
+                let setup = crate::builder::default_setup();
+                let slot = self.insert(|_| setup)?.0;
+                DEFAULT.store(slot.index() + 1, Ordering::Release);
+            }
+        }
+        match &self.state {
+            State::PassThrough(reason) => Err(PoolError::PassThrough { reason: reason.clone() }),
+            State::Unopened | State::Open => Ok(()),
+        }
+    }
+
+    fn insert(&mut self, setup: impl FnOnce(u64) -> Setup) -> Result<(&'static Slot, u64), PoolError> {
+        let index = match self.vacant.pop() {
+            Some(index) => index,
+            None if (self.used as usize) < MAX_POOLS => {
+                self.used += 1;
+                self.used - 1
+            }
+            None => return Err(PoolError::TooManyPools { limit: MAX_POOLS }),
+        };
+        let slot = SLOTS[index as usize].get_or_init(|| Box::leak(Box::new(Slot::new(index))));
+        let id = self.next_id;
+        self.next_id += 1;
+        slot.open(id, setup(id));
+        Ok((slot, id))
+    }
+}
+
+/// Creates a pool; `setup` gets its id. The caller is inside pool code.
+pub(crate) fn open_pool(setup: impl FnOnce(u64) -> Setup) -> Result<(&'static Slot, u64), PoolError> {
+    let mut registry = REGISTRY.lock();
+    registry.open()?;
+    registry.insert(setup)
+}
+
+/// Makes a slot available to another pool. The caller is inside pool code and holds no lock.
+pub(crate) fn return_slot(index: u32) {
+    REGISTRY.lock().vacant.push(index);
+}
+
+/// The slot of the default pool; `None` when pools do not work in this process. The caller is
+/// inside pool code.
+#[inline]
+pub(crate) fn default_slot() -> Option<&'static Slot> {
+    match DEFAULT.load(Ordering::Acquire) {
+        0 => open_default(),
+        PASS_THROUGH => None,
+        index => slot(index - 1),
+    }
+}
+
+#[cold]
+fn open_default() -> Option<&'static Slot> {
+    REGISTRY.lock().open().ok()?;
+    slot(DEFAULT.load(Ordering::Acquire) - 1)
+}
+
+/// Why there is no default pool.
+pub(crate) fn require_open() -> Result<&'static Slot, PoolError> {
+    REGISTRY.lock().open()?;
+    Ok(slot(DEFAULT.load(Ordering::Acquire) - 1).expect("an open registry has a default pool"))
+}
+
+/// The slot of this index.
+#[inline]
+pub(crate) fn slot(index: u32) -> Option<&'static Slot> {
+    SLOTS.get(index as usize)?.get().copied()
+}
+
+/// Every slot that was ever used.
+pub(crate) fn slots() -> impl Iterator<Item = &'static Slot> {
+    SLOTS.iter().map_while(|slot| slot.get().copied())
+}
+
+/// Takes every lock, so that the child gets the bookkeeping in one piece.
+extern "C" fn before_fork() {
+    REGISTRY.hold_for_fork();
+    slots().for_each(Slot::hold_for_fork);
+    region::lock_for_fork().hold_for_fork();
+}
+
+/// Lets go of every lock, in the parent and in the child.
+extern "C" fn after_fork() {
+    region::lock_for_fork().release_after_fork();
+    slots().for_each(Slot::release_after_fork);
+    REGISTRY.release_after_fork();
+}

@@ -1,0 +1,312 @@
+//! A pool's place: its lock, its arena, its counters.
+//!
+//! Slots are never freed, only used again, so a reference to one is valid for ever: a thread
+//! that frees a block needs no reference count to reach the block's pool. A pool ends when its
+//! last handle is gone *and* its last block is freed; whoever comes second tears it down.
+
+use std::fmt;
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use mempool_arena::{AddressRange, Arena, ArenaError, Placement, Request, Violation};
+
+use crate::error::PoolError;
+use crate::host_upstream::HostUpstream;
+use crate::lock::Lock;
+use crate::os;
+use crate::stats::{PoolStats, StepStats};
+use crate::thread_state::inside;
+
+/// Requests that went to the inner allocator instead, and their bytes.
+#[derive(Debug, Default)]
+struct Elsewhere {
+    count: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Elsewhere {
+    const fn new() -> Self {
+        Self { count: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    fn add(&self, bytes: usize) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> (u64, u64) {
+        (self.count.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
+    fn reset(&self) {
+        self.count.store(0, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+}
+
+/// How a pool is set up.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) name: String,
+    pub(crate) placement: Box<dyn Placement>,
+    pub(crate) min_bytes: usize,
+    pub(crate) hard_limit: bool,
+}
+
+/// What a request gets.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Outcome {
+    /// The address of a block of the pool.
+    Placed(usize),
+    /// Nothing here: the inner allocator serves it.
+    Overflow,
+    /// Nothing at all: the pool has a hard limit.
+    Refused,
+}
+
+/// A pool's place. See the module's text.
+pub(crate) struct Slot {
+    index: u32,
+    /// Smaller requests inside the pool's scope go to the default pool.
+    min_bytes: AtomicUsize,
+    hard_limit: AtomicBool,
+    bypassed: Elsewhere,
+    overflowed: Elsewhere,
+    core: Lock<Option<Core>>,
+}
+
+/// What a pool in a slot consists of.
+struct Core {
+    id: u64,
+    name: String,
+    arena: Arena<HostUpstream>,
+    /// The last handle is gone.
+    retired: bool,
+    at_step_start: StepStats,
+    last_step: StepStats,
+}
+
+impl Slot {
+    pub(crate) const fn new(index: u32) -> Self {
+        Self {
+            index,
+            min_bytes: AtomicUsize::new(0),
+            hard_limit: AtomicBool::new(false),
+            bypassed: Elsewhere::new(),
+            overflowed: Elsewhere::new(),
+            core: Lock::new(None),
+        }
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Puts a pool into the empty slot.
+    pub(crate) fn open(&self, id: u64, setup: Setup) {
+        self.min_bytes.store(setup.min_bytes, Ordering::Relaxed);
+        self.hard_limit.store(setup.hard_limit, Ordering::Relaxed);
+        self.bypassed.reset();
+        self.overflowed.reset();
+        let arena = Arena::from_boxed(setup.placement, HostUpstream::new(self.index));
+        let before = self.core.lock().replace(Core {
+            id,
+            name: setup.name,
+            arena,
+            retired: false,
+            at_step_start: StepStats::default(),
+            last_step: StepStats::default(),
+        });
+        assert!(before.is_none(), "slot {} was in use", self.index);
+    }
+
+    /// Smaller requests are not this pool's.
+    #[inline]
+    pub(crate) fn min_bytes(&self) -> usize {
+        self.min_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Serves a request. The caller is [`Inside`](crate::thread_state::Inside).
+    #[inline]
+    pub(crate) fn allocate(&self, request: Request) -> Outcome {
+        let mut core = self.core.lock();
+        let Some(core) = core.as_mut() else {
+            drop(core);
+            self.bypassed.add(request.size_bytes);
+            return Outcome::Overflow;
+        };
+        match core.arena.allocate(request) {
+            Ok(placed) => Outcome::Placed(placed.addr),
+            Err(error) => self.overflow(&core.name, request, &error),
+        }
+    }
+
+    /// As [`allocate`](Self::allocate), with the parts of the block that read as zero already,
+    /// in order of address.
+    #[inline]
+    pub(crate) fn allocate_zeroed(&self, request: Request) -> (Outcome, Vec<AddressRange>) {
+        let outcome = self.allocate(request);
+        // Only the block's owner can end it, so nothing changes between the two calls.
+        let clean = match outcome {
+            Outcome::Placed(addr) => {
+                self.core.lock().as_ref().map_or_else(Vec::new, |core| core.arena.clean_ranges(addr))
+            }
+            Outcome::Overflow | Outcome::Refused => Vec::new(),
+        };
+        (outcome, clean)
+    }
+
+    #[cold]
+    fn overflow(&self, name: &str, request: Request, error: &ArenaError) -> Outcome {
+        if self.hard_limit.load(Ordering::Relaxed) {
+            os::report(format_args!("pool \"{name}\" has a hard limit: {error}"));
+            return Outcome::Refused;
+        }
+        self.overflowed.add(request.size_bytes);
+        Outcome::Overflow
+    }
+
+    /// Counts a request inside the pool's scope that the inner allocator serves.
+    #[inline]
+    pub(crate) fn count_bypassed(&self, bytes: usize) {
+        self.bypassed.add(bytes);
+    }
+
+    /// Requests and bytes counted by [`count_bypassed`](Self::count_bypassed).
+    pub(crate) fn bypassed(&self) -> (u64, u64) {
+        self.bypassed.read()
+    }
+
+    /// Ends a block. The caller is [`Inside`](crate::thread_state::Inside).
+    #[inline]
+    pub(crate) fn free(&self, addr: usize) {
+        let mut guard = self.core.lock();
+        let core = guard.as_mut().unwrap_or_else(|| foreign(addr));
+        if core.arena.free(addr).is_err() {
+            foreign(addr);
+        }
+        if core.retired && core.arena.stats().blocks.current == 0 {
+            self.close(guard);
+        }
+    }
+
+    /// Makes a block hold `size_bytes` where it lies. The caller is
+    /// [`Inside`](crate::thread_state::Inside).
+    pub(crate) fn resize(&self, addr: usize, size_bytes: usize) -> bool {
+        let mut core = self.core.lock();
+        let core = core.as_mut().unwrap_or_else(|| foreign(addr));
+        core.arena.resize_in_place(addr, size_bytes).is_ok_and(|block| block.is_some())
+    }
+
+    /// Notes that the last handle of the pool is gone.
+    pub(crate) fn retire(&self, id: u64) {
+        let mut guard = self.core.lock();
+        let Some(core) = guard.as_mut().filter(|core| core.id == id) else { return };
+        core.retired = true;
+        if core.arena.stats().blocks.current == 0 {
+            self.close(guard);
+        }
+    }
+
+    /// Gives the pool's memory back and makes the slot ready for another pool.
+    #[cold]
+    fn close(&self, mut guard: MutexGuard<'_, Option<Core>>) {
+        let core = guard.as_mut().expect("an open pool");
+        // When the system refuses to take memory back, the slot stays as it is; nobody can
+        // allocate from it, and nothing is lost but the slot.
+        if core.arena.release_all().is_ok() {
+            *guard = None;
+            drop(guard);
+            crate::registry::return_slot(self.index);
+        }
+    }
+
+    /// Runs `f` on the open pool `id`; `None` when the slot holds another pool or none.
+    fn read<R>(&self, id: u64, f: impl FnOnce(&mut Core) -> R) -> Option<R> {
+        self.core.lock().as_mut().filter(|core| core.id == id).map(f)
+    }
+
+    /// Gives free pages back, and returns their bytes.
+    pub(crate) fn trim(&self, id: u64, target_bytes: usize) -> usize {
+        inside(|| self.read(id, |core| core.arena.trim(target_bytes))).unwrap_or(0)
+    }
+
+    pub(crate) fn stats(&self, id: u64) -> PoolStats {
+        let (bypassed_count, bypassed_bytes) = self.bypassed.read();
+        let (overflow_count, overflow_bytes) = self.overflowed.read();
+        let read = |core: &mut Core| {
+            core.arena.settle();
+            let stats = core.arena.stats().clone();
+            PoolStats {
+                name: core.name.clone(),
+                largest_free_bytes: core.arena.largest_free_bytes(),
+                // What overflowed went to the inner allocator too.
+                bypassed_count: bypassed_count + overflow_count,
+                bypassed_bytes: bypassed_bytes + overflow_bytes,
+                overflow_count,
+                overflow_bytes,
+                last_step: core.last_step,
+                placement: stats,
+            }
+        };
+        inside(|| self.read(id, read)).expect("a pool with a handle is open")
+    }
+
+    pub(crate) fn reset_peaks(&self, id: u64) {
+        inside(|| self.read(id, |core| core.arena.reset_peaks()));
+    }
+
+    pub(crate) fn validate(&self, id: u64) -> Result<(), Violation> {
+        inside(|| self.read(id, |core| core.arena.validate())).unwrap_or(Ok(()))
+    }
+
+    /// Bytes on free pages, whichever pool the slot holds.
+    pub(crate) fn releasable_bytes(&self) -> usize {
+        let mut core = self.core.lock();
+        core.as_mut().map_or(0, |core| {
+            core.arena.settle();
+            core.arena.stats().releasable_bytes
+        })
+    }
+
+    /// Ends a step for whichever pool the slot holds.
+    pub(crate) fn mark_step(&self) {
+        if let Some(core) = self.core.lock().as_mut() {
+            let now = StepStats::counted(core.arena.stats());
+            core.last_step = now - core.at_step_start;
+            core.at_step_start = now;
+        }
+    }
+
+    pub(crate) fn hold_for_fork(&'static self) {
+        self.core.hold_for_fork();
+    }
+
+    pub(crate) fn release_after_fork(&'static self) {
+        self.core.release_after_fork();
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").field("index", &self.index).finish_non_exhaustive()
+    }
+}
+
+/// An address in the pools' range that no pool handed out, or that was freed already.
+#[cold]
+fn foreign(addr: usize) -> ! {
+    os::abort_with(format_args!(
+        "{} is freed or resized, but is not the start of a live block (freed twice?)",
+        AddressRange::new(addr, 0)
+    ))
+}
+
+/// Converts an error about an option of the placement.
+pub(crate) fn option_error(error: ArenaError) -> PoolError {
+    match error {
+        ArenaError::Option { option, value, rule } => PoolError::Option { option, value, rule },
+        other => PoolError::Arena(other),
+    }
+}

@@ -1,0 +1,86 @@
+//! What a pool tells about itself.
+
+use std::ops::{Deref, Sub};
+
+use mempool_arena::Stats;
+
+/// Counters of one step, as [`mark_step`](crate::mark_step) ends it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepStats {
+    /// Requests served from memory that was mapped already.
+    pub hits: u64,
+    /// Requests that had to map pages.
+    pub misses: u64,
+    /// Times the pool took memory from the system.
+    pub map_calls: u64,
+    /// Times the pool returned memory to the system.
+    pub unmap_calls: u64,
+    /// Bytes requested.
+    pub requested_bytes: u64,
+}
+
+impl StepStats {
+    /// The counters from the start of the pool.
+    pub(crate) fn counted(stats: &Stats) -> Self {
+        Self {
+            hits: stats.hits,
+            misses: stats.misses,
+            map_calls: stats.map_calls,
+            unmap_calls: stats.unmap_calls,
+            requested_bytes: stats.requested.total_allocated,
+        }
+    }
+}
+
+impl Sub for StepStats {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            hits: self.hits - earlier.hits,
+            misses: self.misses - earlier.misses,
+            map_calls: self.map_calls - earlier.map_calls,
+            unmap_calls: self.unmap_calls - earlier.unmap_calls,
+            requested_bytes: self.requested_bytes - earlier.requested_bytes,
+        }
+    }
+}
+
+/// Figures of a pool at one moment. Those of its placement ([`Stats`]: `requested`,
+/// `allocated`, `active`, `reserved`, `hits`, `misses` ...) are fields of this too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolStats {
+    /// The pool's name.
+    pub name: String,
+    /// The figures of its placement.
+    pub placement: Stats,
+    /// The largest request that needs no new page.
+    pub largest_free_bytes: usize,
+    /// Requests inside the pool's scope that went to the inner allocator instead: those below
+    /// the allocator's threshold, and those beyond the pool's limit.
+    pub bypassed_count: u64,
+    /// Their bytes.
+    pub bypassed_bytes: u64,
+    /// The part of `bypassed_count` that the pool's limit, or the system, had no memory for.
+    pub overflow_count: u64,
+    /// The part of `bypassed_bytes` that the pool's limit, or the system, had no memory for.
+    pub overflow_bytes: u64,
+    /// The last whole step.
+    pub last_step: StepStats,
+}
+
+impl PoolStats {
+    /// How scattered the free bytes are, now: 1 - largest free block / free bytes.
+    #[must_use]
+    pub fn external_fragmentation(&self) -> f64 {
+        self.placement.external_fragmentation(self.largest_free_bytes)
+    }
+}
+
+impl Deref for PoolStats {
+    type Target = Stats;
+
+    fn deref(&self) -> &Stats {
+        &self.placement
+    }
+}

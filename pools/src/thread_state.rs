@@ -1,0 +1,78 @@
+//! What a thread knows while it allocates: the pool of its innermost scope, and whether it is
+//! inside pool code already.
+//!
+//! The thread-local is initialised by a constant and has no destructor, so it works from the
+//! first instruction of a thread to its last, also after other thread-locals are gone.
+
+use std::cell::Cell;
+
+use crate::os;
+use crate::slot::Slot;
+
+struct ThreadState {
+    /// Where host requests go; `None` stands for the default pool.
+    host: Cell<Option<&'static Slot>>,
+    inside: Cell<bool>,
+}
+
+thread_local! {
+    static STATE: ThreadState = const { ThreadState { host: Cell::new(None), inside: Cell::new(false) } };
+}
+
+/// The pool of the innermost scope on this thread.
+#[inline]
+pub(crate) fn host() -> Option<&'static Slot> {
+    STATE.with(|state| state.host.get())
+}
+
+/// Sets where this thread's host requests go, and returns where they went.
+pub(crate) fn set_host(slot: Option<&'static Slot>) -> Option<&'static Slot> {
+    STATE.with(|state| state.host.replace(slot))
+}
+
+/// While this exists, allocations of the thread go to the inner allocator.
+///
+/// Pool code must end it with [`leave`](Self::leave). Dropping it means that pool code panicked:
+/// its bookkeeping is broken and an allocator must not unwind, so the process ends.
+pub(crate) struct Inside {
+    was_inside: bool,
+}
+
+impl Inside {
+    /// Enters, unless the thread is inside already.
+    #[inline]
+    pub(crate) fn enter() -> Option<Self> {
+        let was_inside = STATE.with(|state| state.inside.replace(true));
+        (!was_inside).then_some(Self { was_inside: false })
+    }
+
+    /// Enters, whether or not the thread is inside already. For code that never allocates from
+    /// pools: opening, closing and reading them.
+    pub(crate) fn enter_nested() -> Self {
+        Self { was_inside: STATE.with(|state| state.inside.replace(true)) }
+    }
+
+    /// Ends the stay.
+    #[inline]
+    pub(crate) fn leave(self) {
+        STATE.with(|state| state.inside.set(self.was_inside));
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Inside {
+    #[cold]
+    fn drop(&mut self) {
+        os::abort_with(format_args!(
+            "a bookkeeping invariant is broken (see the panic above); the process ends"
+        ));
+    }
+}
+
+/// Runs `f`, which reads or changes pools, with its own allocations going to the inner allocator.
+pub(crate) fn inside<R>(f: impl FnOnce() -> R) -> R {
+    let stay = Inside::enter_nested();
+    let result = f();
+    stay.leave();
+    result
+}
