@@ -12,7 +12,7 @@ use mempool_arena::{AddressRange, Request};
 
 use crate::error::PoolError;
 use crate::slot::{Outcome, Slot};
-use crate::thread_state::{Inside, host, set_host};
+use crate::thread_state::{Inside, host, host_of_user_code, set_host};
 use crate::{region, registry};
 
 /// Requests of fewer bytes go to the inner allocator unless another threshold is set. See
@@ -111,7 +111,7 @@ impl<Inner: GlobalAlloc> PoolAllocator<Inner> {
     /// Counts a request that its size keeps out of the pools.
     #[inline]
     fn bypass(&self, layout: Layout) {
-        if let Some(slot) = host() {
+        if let Some(slot) = host_of_user_code() {
             slot.count_bypassed(layout.size());
         }
     }

@@ -25,6 +25,12 @@ pub(crate) fn host() -> Option<&'static Slot> {
     STATE.with(|state| state.host.get())
 }
 
+/// The pool of the innermost scope on this thread, unless pool code itself asks.
+#[inline]
+pub(crate) fn host_of_user_code() -> Option<&'static Slot> {
+    STATE.with(|state| if state.inside.get() { None } else { state.host.get() })
+}
+
 /// Sets where this thread's host requests go, and returns where they went.
 pub(crate) fn set_host(slot: Option<&'static Slot>) -> Option<&'static Slot> {
     STATE.with(|state| state.host.replace(slot))
@@ -43,7 +49,7 @@ impl Inside {
     #[inline]
     pub(crate) fn enter() -> Option<Self> {
         let was_inside = STATE.with(|state| state.inside.replace(true));
-        (!was_inside).then_some(Self { was_inside: false })
+        (!was_inside).then(|| Self { was_inside: false })
     }
 
     /// Enters, whether or not the thread is inside already. For code that never allocates from

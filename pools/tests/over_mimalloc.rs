@@ -1,0 +1,7 @@
+//! The suite over mimalloc.
+
+#[global_allocator]
+static ALLOC: mempool_pools::PoolAllocator<mimalloc::MiMalloc> =
+    mempool_pools::PoolAllocator::over(mimalloc::MiMalloc);
+
+mod suite;

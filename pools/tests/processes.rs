@@ -1,0 +1,170 @@
+//! What ends or limits a process. Each case runs this test binary again, as a child that does
+//! only that.
+#![cfg(unix)]
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Output};
+
+use mempool_pools::{MemPool, PoolError, default_pool};
+
+#[global_allocator]
+static ALLOC: mempool_pools::PoolAllocator = mempool_pools::PoolAllocator::new();
+
+const BIG: usize = 1 << 20;
+/// Names the case that a child process is to run.
+const CASE: &str = "MEMPOOL_TEST_CASE";
+
+/// Runs the test `name` of this binary in a child, in which [`is_child`] is true, under a shell
+/// that first does `setup`.
+fn child(name: &str, setup: &str) -> Output {
+    let script = format!("{setup} exec \"$0\" --exact {name} --nocapture --test-threads 1");
+    Command::new("sh")
+        .args(["-c", &script])
+        .arg(std::env::current_exe().unwrap())
+        .env(CASE, name)
+        .output()
+        .unwrap()
+}
+
+fn is_child(name: &str) -> bool {
+    std::env::var(CASE).is_ok_and(|case| case == name)
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_hard_limit_ends_the_process_with_its_numbers() {
+    const NAME: &str = "a_hard_limit_ends_the_process_with_its_numbers";
+    if is_child(NAME) {
+        let pool = MemPool::builder().name("kept small").hard_limit(4 * BIG).build().unwrap();
+        let fits = pool.with(|| vec![1_u8; 2 * BIG]);
+        println!("fits: {}", fits.len());
+        let too_large = pool.with(|| vec![1_u8; 8 * BIG]);
+        println!("too large: {}", too_large.len());
+        return;
+    }
+    let output = child(NAME, "");
+    assert_eq!(output.status.signal(), Some(libc_sigabrt()), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("fits: 2097152"));
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("too large"));
+    let message = errors(&output);
+    assert!(message.contains("pool \"kept small\" has a hard limit"), "{message}");
+    assert!(message.contains("8388608 bytes requested"), "{message}");
+    assert!(message.contains("limit 4194304"), "{message}");
+}
+
+const fn libc_sigabrt() -> i32 {
+    6
+}
+
+#[test]
+fn under_a_limit_on_address_space_pools_are_smaller_or_pass_through() {
+    const NAME: &str = "under_a_limit_on_address_space_pools_are_smaller_or_pass_through";
+    if is_child(NAME) {
+        let blocks: Vec<Vec<u8>> = (0..40).map(|k| vec![k; BIG]).collect();
+        assert!(blocks.iter().enumerate().all(|(k, block)| block.iter().all(|&byte| byte == k as u8)));
+        match MemPool::new() {
+            Ok(pool) => {
+                let inside = pool.with(|| vec![5_u8; 3 * BIG]);
+                println!("pool with {} bytes", pool.stats().requested.current);
+                drop(inside);
+            }
+            Err(error @ PoolError::PassThrough { .. }) => println!("refused: {error}"),
+            Err(error) => panic!("{error}"),
+        }
+        return;
+    }
+    let roomy = child(NAME, "ulimit -v 4000000;");
+    assert!(roomy.status.success(), "{roomy:?}");
+    assert!(String::from_utf8_lossy(&roomy.stdout).contains("pool with 3145728 bytes"), "{roomy:?}");
+    assert_eq!(errors(&roomy).matches("candle-mempool").count(), 0, "{}", errors(&roomy));
+    let tight = child(NAME, "ulimit -v 160000;");
+    assert!(tight.status.success(), "{tight:?}");
+    let printed = String::from_utf8_lossy(&tight.stdout).into_owned();
+    assert!(printed.contains("refused: host pools are not available"), "{printed}");
+    let message = errors(&tight);
+    assert_eq!(message.matches("candle-mempool").count(), 1, "one clear message: {message}");
+    assert!(message.contains("RLIMIT_AS"), "{message}");
+}
+
+#[test]
+fn a_block_freed_twice_ends_the_process_instead_of_the_heap() {
+    const NAME: &str = "a_block_freed_twice_ends_the_process_instead_of_the_heap";
+    if is_child(NAME) {
+        free_twice();
+        return;
+    }
+    let output = child(NAME, "");
+    assert_eq!(output.status.signal(), Some(libc_sigabrt()), "{output:?}");
+    assert!(errors(&output).contains("not the start of a live block"), "{}", errors(&output));
+}
+
+#[allow(unsafe_code)] // the fault under test
+fn free_twice() {
+    let layout = std::alloc::Layout::from_size_align(BIG, 64).unwrap();
+    // SAFETY: the layout has a size that is not zero.
+    let block = unsafe { std::alloc::alloc(layout) };
+    // SAFETY: the block was just allocated with this layout.
+    unsafe { std::alloc::dealloc(block, layout) };
+    // SAFETY: none; that the allocator notices is what the test is about.
+    unsafe { std::alloc::dealloc(block, layout) };
+}
+
+/// Forks, runs `f` in the child and returns its exit status; 0 when `f` returns.
+#[allow(unsafe_code)] // fork has no safe form
+fn in_fork(f: impl FnOnce()) -> i32 {
+    // SAFETY: the child runs `f`, which only allocates and frees, and leaves with `_exit`.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+        // SAFETY: always allowed.
+        unsafe { libc::_exit(i32::from(result.is_err())) };
+    }
+    assert!(pid > 0, "fork failed");
+    let mut status = 0;
+    // SAFETY: `status` is a valid place for the result.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    status
+}
+
+#[test]
+fn a_forked_child_allocates_while_the_parents_threads_do() {
+    const NAME: &str = "a_forked_child_allocates_while_the_parents_threads_do";
+    if !is_child(NAME) {
+        // In a process of its own: the threads of other tests would be caught by the fork in
+        // places that have nothing to do with pools.
+        let output = child(NAME, "");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let pool = MemPool::new().unwrap();
+    let kept = pool.with(|| vec![3_u8; 2 * BIG]);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for _ in 0..3 {
+            threads.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    drop(pool.with(|| (vec![1_u8; BIG], vec![0_u8; 100_000])));
+                    drop(MemPool::new().unwrap().with(|| vec![1_u8; BIG]));
+                }
+            });
+        }
+        for _ in 0..200 {
+            let status = in_fork(|| {
+                assert!(kept.iter().all(|&byte| byte == 3));
+                let block = pool.with(|| vec![4_u8; 5 * BIG]);
+                assert!(block.iter().all(|&byte| byte == 4));
+                drop(MemPool::new().unwrap().with(|| vec![1_u8; BIG]));
+                pool.validate().unwrap();
+                default_pool().unwrap().validate().unwrap();
+            });
+            assert_eq!(status, 0);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(kept.iter().all(|&byte| byte == 3));
+    drop(kept);
+    assert_eq!(pool.stats().requested.current, 0);
+}

@@ -1,0 +1,15 @@
+//! What pools promise, run over each inner allocator.
+
+mod allocator;
+mod contents;
+mod lifetime;
+mod scopes;
+mod threads;
+
+/// Far above every threshold.
+pub(crate) const BIG: usize = 1 << 20;
+
+/// A big allocation, written to.
+pub(crate) fn big() -> Vec<u8> {
+    vec![7; BIG]
+}

@@ -1,0 +1,129 @@
+//! How long memory lives, and where it goes afterwards.
+
+use mempool_pools::{MemPool, Policy, PoolError, available_bytes, default_pool, empty_cache};
+
+use crate::suite::{BIG, big};
+
+#[test]
+fn memory_outlives_scope_thread_and_pool() {
+    let block = std::thread::spawn(|| {
+        let pool = MemPool::new().unwrap();
+        pool.with(|| {
+            let mut block = big();
+            block.iter_mut().enumerate().for_each(|(k, byte)| *byte = k as u8);
+            block
+        })
+    })
+    .join()
+    .unwrap();
+    // Pools made and dropped in between must not be given the block's memory.
+    for _ in 0..20 {
+        drop(MemPool::new().unwrap().with(big));
+    }
+    assert!(block.iter().enumerate().all(|(k, &byte)| byte == k as u8));
+    drop(block);
+}
+
+#[test]
+fn a_pool_without_blocks_is_gone_with_its_last_handle() {
+    // More pools than can exist at once, one after the other.
+    for _ in 0..10_000 {
+        let pool = MemPool::new().unwrap();
+        drop(pool.clone());
+        drop(pool);
+    }
+}
+
+#[test]
+fn a_pool_with_blocks_is_gone_with_its_last_block() {
+    let mut blocks = Vec::new();
+    for _ in 0..5 {
+        for _ in 0..200 {
+            blocks.push(MemPool::new().unwrap().with(big));
+        }
+        assert!(blocks.iter().all(|block| block[BIG / 2] == 7));
+        blocks.clear();
+    }
+}
+
+#[test]
+fn trim_gives_back_what_is_free_and_keeps_what_is_live() {
+    let pool = MemPool::new().unwrap();
+    let (kept, dropped) = pool.with(|| (big(), vec![1_u8; 64 * BIG]));
+    drop(dropped);
+    let before = pool.stats().reserved.current;
+    let returned = pool.trim().unwrap();
+    assert!(returned >= 62 * BIG, "{returned} bytes returned");
+    assert_eq!(pool.stats().reserved.current, before - returned);
+    assert!(kept.iter().all(|&byte| byte == 7));
+    assert_eq!(pool.trim().unwrap(), 0);
+    pool.validate().unwrap();
+}
+
+#[test]
+fn empty_cache_leaves_pools_alone() {
+    let pool = MemPool::new().unwrap();
+    drop(pool.with(|| vec![1_u8; 64 * BIG]));
+    let reserved = pool.stats().reserved.current;
+    drop(vec![1_u8; 64 * BIG]);
+    assert!(empty_cache().unwrap() > 0);
+    assert_eq!(pool.stats().reserved.current, reserved);
+    assert_eq!(default_pool().unwrap().id(), 0);
+}
+
+#[test]
+fn what_does_not_fit_under_a_limit_goes_to_the_inner_allocator_and_is_counted() {
+    let pool = MemPool::builder().limit(8 * BIG).build().unwrap();
+    let blocks: Vec<Vec<u8>> = (0..12).map(|_| pool.with(big)).collect();
+    let stats = pool.stats();
+    assert!(stats.reserved.peak <= 8 * BIG);
+    assert_eq!(stats.blocks.current as u64 + stats.overflow_count, 12);
+    assert!(stats.overflow_count >= 4);
+    assert_eq!(stats.overflow_bytes, stats.overflow_count * BIG as u64);
+    assert!(stats.bypassed_bytes >= stats.overflow_bytes);
+    assert!(blocks.iter().flatten().all(|&byte| byte == 7));
+    drop(blocks);
+    assert_eq!(pool.stats().requested.current, 0);
+}
+
+#[test]
+fn a_limit_below_a_page_is_refused_with_its_number() {
+    let error = MemPool::builder().limit(1000).build().unwrap_err();
+    assert!(matches!(error, PoolError::Option { option: "limit", value: 1000, .. }), "{error}");
+    assert!(MemPool::builder().hard_limit(0).build().is_err());
+}
+
+#[test]
+fn every_policy_serves_a_pool() {
+    for policy in [Policy::Pages, Policy::Buddy] {
+        let pool = MemPool::builder().policy(policy).name("named").build().unwrap();
+        let blocks: Vec<Vec<u8>> = pool.with(|| (1..50).map(|k| vec![k as u8; k * 50_000]).collect());
+        for (k, block) in blocks.iter().enumerate() {
+            assert!(block.iter().all(|&byte| byte == (k + 1) as u8));
+        }
+        pool.validate().unwrap();
+        drop(blocks);
+        assert_eq!(pool.stats().requested.current, 0);
+        assert_eq!(pool.stats().name, "named");
+        pool.validate().unwrap();
+    }
+}
+
+#[test]
+fn peaks_can_be_reset() {
+    let pool = MemPool::new().unwrap();
+    drop(pool.with(|| (big(), big())));
+    assert_eq!(pool.stats().requested.peak, 2 * BIG);
+    pool.reset_peak_stats();
+    assert_eq!(pool.stats().requested.peak, 0);
+    drop(pool.with(big));
+    assert_eq!(pool.stats().requested.peak, BIG);
+}
+
+#[test]
+fn available_bytes_counts_what_pools_could_give_back() {
+    let pool = MemPool::new().unwrap();
+    drop(pool.with(|| vec![1_u8; 256 * BIG]));
+    // The same bytes are cached now, and not available to the system.
+    assert!(available_bytes() >= 256 * BIG);
+}
