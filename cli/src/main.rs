@@ -1,1 +1,38 @@
-fn main() {}
+//! `mempool`: tools for recorded allocation traces.
+
+mod replay;
+mod trace_file;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tools for recorded allocation traces.
+#[derive(Debug, Parser)]
+#[command(name = "mempool", version)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Replay traces through a placement policy and report what each would have needed.
+    ///
+    /// A trace has one event a line, `op,id,bytes,stream`: `a` allocates, `f` frees, `c` says that
+    /// a free has completed, `s` ends a step. It may be compressed with gzip.
+    Replay(replay::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().command {
+        Command::Replay(args) => replay::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mempool: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -47,11 +47,15 @@ pub use allocator::{DEFAULT_THRESHOLD_BYTES, PoolAllocator};
 pub use builder::{MemPoolBuilder, Policy};
 pub use error::PoolError;
 pub use instrument::Instrumented;
+/// The bookkeeping core, for tools that work on traces.
+pub use mempool_arena as arena;
 pub use mempool_arena::{
     ArenaError, BucketStats, Stat, Stats, StepArena, StepArenaError, Violation, bucket_of,
 };
 pub use pool::{MemPool, with_pool};
+#[doc(hidden)]
+pub use process::default_pool_for;
 pub use process::{available_bytes, default_pool, empty_cache, mark_step};
 pub use propagate::{Propagation, propagate};
-pub use scope::ScopeGuard;
+pub use scope::{ScopeGuard, without_pools};
 pub use stats::{PoolStats, StepStats};

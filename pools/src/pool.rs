@@ -9,7 +9,7 @@ use crate::builder::MemPoolBuilder;
 use crate::error::PoolError;
 use crate::instrument::Instrumented;
 use crate::registry;
-use crate::scope::{self, ScopeGuard};
+use crate::scope::{self, ScopeGuard, Target};
 use crate::slot::Slot;
 use crate::stats::PoolStats;
 use crate::thread_state::inside;
@@ -95,7 +95,7 @@ impl MemPool {
 
     /// Sends this thread's allocations to the pool until the guard is dropped.
     pub fn enter(&self) -> ScopeGuard {
-        scope::enter(self)
+        scope::enter(Target::Pool(self.clone()))
     }
 
     /// The future `future` inside the pool's scope whenever it is polled.

@@ -15,7 +15,17 @@ static STEP: AtomicU64 = AtomicU64::new(0);
 /// # Errors
 /// As [`MemPool::new`].
 pub fn default_pool() -> Result<MemPool, PoolError> {
-    allocator::require_linked("mempool_pools")?;
+    default_pool_for("mempool_pools")
+}
+
+/// [`default_pool`] for a crate that re-exports pools under its own name, which the error about
+/// a missing allocator then shows.
+///
+/// # Errors
+/// As [`MemPool::new`].
+#[doc(hidden)]
+pub fn default_pool_for(crate_path: &'static str) -> Result<MemPool, PoolError> {
+    allocator::require_linked(crate_path)?;
     let slot = inside(registry::require_open)?;
     Ok(MemPool::from_slot(slot, registry::DEFAULT_ID))
 }

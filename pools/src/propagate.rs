@@ -1,7 +1,6 @@
 //! Handing a thread's scopes over to another thread.
 
-use crate::pool::MemPool;
-use crate::scope;
+use crate::scope::{self, Target};
 
 /// The scopes of the thread that made it, which other threads can enter.
 ///
@@ -26,7 +25,7 @@ use crate::scope;
 /// while that scope waits for a job of its own; such a job's allocations land in the pool too.
 #[derive(Debug, Clone)]
 pub struct Propagation {
-    host: Option<MemPool>,
+    host: Option<Target>,
 }
 
 impl Propagation {
@@ -39,10 +38,8 @@ impl Propagation {
     /// Runs `f` on the calling thread inside these scopes. Where the thread that made this was
     /// in no scope, `f` runs as it would without.
     pub fn with<R>(&self, f: impl FnOnce() -> R) -> R {
-        match &self.host {
-            Some(pool) => pool.with(f),
-            None => f(),
-        }
+        let _scope = self.host.clone().map(scope::enter);
+        f()
     }
 
     /// The closure `f` inside these scopes, on whichever thread it runs.

@@ -10,11 +10,32 @@ use std::mem::ManuallyDrop;
 
 use crate::pool::MemPool;
 use crate::propagate::Propagation;
+use crate::slot::Slot;
 use crate::thread_state::{inside, set_host};
+
+/// Where the requests of a scope go.
+#[derive(Debug, Clone)]
+pub(crate) enum Target {
+    Pool(MemPool),
+    /// To the inner allocator, as if there were no pools.
+    Inner,
+}
+
+/// Stands for the inner allocator: a slot that never holds a pool.
+static INNER: Slot = Slot::new(u32::MAX);
+
+impl Target {
+    fn slot(&self) -> &'static Slot {
+        match self {
+            Self::Pool(pool) => pool.slot(),
+            Self::Inner => &INNER,
+        }
+    }
+}
 
 struct Entry {
     id: u64,
-    pool: MemPool,
+    target: Target,
 }
 
 struct Stack {
@@ -51,24 +72,33 @@ impl ScopeGuard {
     }
 }
 
-/// Enters `pool` on this thread.
-pub(crate) fn enter(pool: &MemPool) -> ScopeGuard {
+/// Sends this thread's requests to `target`.
+pub(crate) fn enter(target: Target) -> ScopeGuard {
+    let slot = target.slot();
     let id = inside(|| {
         STACK.with(|stack| {
             let mut stack = stack.borrow_mut();
             let id = stack.next_id;
             stack.next_id += 1;
-            stack.entries.push(Entry { id, pool: pool.clone() });
+            stack.entries.push(Entry { id, target });
             id
         })
     });
-    set_host(Some(pool.slot()));
+    set_host(Some(slot));
     ScopeGuard { id, not_send: PhantomData }
 }
 
-/// The pool of the innermost scope on this thread.
-pub(crate) fn current() -> Option<MemPool> {
-    STACK.with(|stack| stack.borrow().entries.last().map(|entry| entry.pool.clone()))
+/// The innermost scope on this thread.
+pub(crate) fn current() -> Option<Target> {
+    STACK.with(|stack| stack.borrow().entries.last().map(|entry| entry.target.clone()))
+}
+
+/// Runs `f` with this thread's allocations going to the inner allocator, as in a program without
+/// pools: for comparing the two, and for code that allocates much once and frees it at once.
+/// What pools allocated before is freed to them all the same.
+pub fn without_pools<R>(f: impl FnOnce() -> R) -> R {
+    let _scope = enter(Target::Inner);
+    f()
 }
 
 impl Drop for ScopeGuard {
@@ -80,7 +110,7 @@ impl Drop for ScopeGuard {
                 // Guards mostly end in reverse order, so the search begins at the end.
                 let at = stack.entries.iter().rposition(|entry| entry.id == self.id)?;
                 let ended = stack.entries.remove(at);
-                set_host(stack.entries.last().map(|entry| entry.pool.slot()));
+                set_host(stack.entries.last().map(|entry| entry.target.slot()));
                 let unused = stack.entries.is_empty().then(|| std::mem::take(&mut stack.entries));
                 Some((ended, unused))
             });

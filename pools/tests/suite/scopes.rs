@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mempool_pools::{MemPool, default_pool, mark_step, propagate, with_pool};
+use mempool_pools::{MemPool, default_pool, mark_step, propagate, with_pool, without_pools};
 
 use crate::suite::{BIG, big};
 
@@ -40,6 +40,18 @@ fn a_pool_can_be_entered_again_inside_itself() {
     let blocks = pool.with(|| (pool.with(big), big()));
     assert_eq!(held(&pool), 2 * BIG);
     drop(blocks);
+}
+
+#[test]
+fn without_pools_sends_requests_to_the_inner_allocator() {
+    let pool = MemPool::new().unwrap();
+    let blocks = pool.with(|| {
+        let outside = without_pools(|| (big(), std::thread::spawn(propagate().wrap(big)).join().unwrap()));
+        (outside, big())
+    });
+    assert_eq!(held(&pool), BIG);
+    drop(blocks);
+    assert_eq!(held(&pool), 0);
 }
 
 #[test]

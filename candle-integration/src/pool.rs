@@ -1,0 +1,175 @@
+//! A pool for a candle device.
+
+use std::future::Future;
+
+use candle_core::Device;
+use mempool_pools::{Instrumented, Policy, PoolStats, ScopeGuard, Violation};
+
+use crate::device::require_host;
+use crate::error::Result;
+
+/// The line that the error about a missing allocator shows.
+const CRATE_PATH: &str = "candle_mempool";
+
+/// A memory pool of a device: tensors made inside its scope lie in memory of its own.
+///
+/// A cheap handle, `Send + Sync + Clone`. See [`mempool_pools::MemPool`] for how long memory
+/// lives.
+#[derive(Debug, Clone)]
+pub struct MemPool {
+    pool: mempool_pools::MemPool,
+}
+
+impl MemPool {
+    /// A pool with default options.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for a device without pools;
+    /// [`Error::Pool`](crate::Error::Pool) when the program does not use
+    /// [`PoolAllocator`](crate::PoolAllocator), or host pools do not work in this process.
+    pub fn new(device: &Device) -> Result<Self> {
+        Self::builder(device).build()
+    }
+
+    /// Options for a pool, all with defaults.
+    pub fn builder(device: &Device) -> MemPoolBuilder {
+        MemPoolBuilder {
+            device: require_host(device),
+            builder: mempool_pools::MemPool::builder().crate_path(CRATE_PATH),
+        }
+    }
+
+    /// The pool's id, unique in the process; 0 is the default pool.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.pool.id()
+    }
+
+    /// Runs `f` with this thread's tensors allocated in the pool, and returns what it returns.
+    /// The scope ends however `f` ends.
+    pub fn with<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.pool.with(f)
+    }
+
+    /// Sends this thread's allocations to the pool until the guard is dropped.
+    pub fn enter(&self) -> ScopeGuard {
+        self.pool.enter()
+    }
+
+    /// The future `future` inside the pool's scope whenever it is polled.
+    pub fn instrument<F: Future>(&self, future: F) -> Instrumented<F> {
+        self.pool.instrument(future)
+    }
+
+    /// Gives the pool's free pages back to the system, and returns their bytes.
+    ///
+    /// # Errors
+    /// None on CPU; the type leaves room for devices whose drivers can refuse.
+    pub fn trim(&self) -> Result<usize> {
+        Ok(self.pool.trim()?)
+    }
+
+    /// The pool's figures.
+    #[must_use]
+    pub fn stats(&self) -> PoolStats {
+        self.pool.stats()
+    }
+
+    /// Forgets the peaks of all figures.
+    pub fn reset_peak_stats(&self) {
+        self.pool.reset_peak_stats();
+    }
+
+    /// Walks the pool's bookkeeping and checks every invariant. For tests: it holds the pool's
+    /// lock for as long as it walks.
+    ///
+    /// # Errors
+    /// The first rule that does not hold.
+    pub fn validate(&self) -> std::result::Result<(), Violation> {
+        self.pool.validate()
+    }
+}
+
+/// Options of a pool, all with defaults. The rules of
+/// [`mempool_pools::MemPoolBuilder`] apply.
+#[derive(Debug, Clone)]
+#[must_use = "a builder makes a pool when `build` is called"]
+pub struct MemPoolBuilder {
+    device: Result<()>,
+    builder: mempool_pools::MemPoolBuilder,
+}
+
+impl MemPoolBuilder {
+    fn map(self, f: impl FnOnce(mempool_pools::MemPoolBuilder) -> mempool_pools::MemPoolBuilder) -> Self {
+        Self { builder: f(self.builder), ..self }
+    }
+
+    /// The name in statistics and messages; "pool N" unless set.
+    pub fn name(self, name: impl Into<String>) -> Self {
+        self.map(|builder| builder.name(name))
+    }
+
+    /// How blocks are placed.
+    pub fn policy(self, policy: Policy) -> Self {
+        self.map(|builder| builder.policy(policy))
+    }
+
+    /// Keeps the pool's mapped memory at or below `bytes`; what does not fit goes to the inner
+    /// allocator and is counted.
+    pub fn limit(self, bytes: usize) -> Self {
+        self.map(|builder| builder.limit(bytes))
+    }
+
+    /// As [`limit`](Self::limit), but what does not fit fails, which on CPU ends the process.
+    pub fn hard_limit(self, bytes: usize) -> Self {
+        self.map(|builder| builder.hard_limit(bytes))
+    }
+
+    /// Requests of fewer than `bytes` inside the scope go to the default pool.
+    pub fn min_bytes(self, bytes: usize) -> Self {
+        self.map(|builder| builder.min_bytes(bytes))
+    }
+
+    /// The pool.
+    ///
+    /// # Errors
+    /// See [`MemPool::new`], and [`PoolError::Option`](mempool_pools::PoolError::Option) for a
+    /// limit that cannot hold a page.
+    pub fn build(self) -> Result<MemPool> {
+        self.device?;
+        Ok(MemPool { pool: self.builder.build()? })
+    }
+}
+
+/// Runs `f` with this thread's tensors allocated in `pool`: [`MemPool::with`] as a function.
+pub fn with_pool<R>(pool: &MemPool, f: impl FnOnce() -> R) -> R {
+    pool.with(f)
+}
+
+/// The pool of everything that is allocated outside any scope. It lives as long as the process.
+///
+/// # Errors
+/// As [`MemPool::new`].
+pub fn default_pool(device: &Device) -> Result<MemPool> {
+    require_host(device)?;
+    Ok(MemPool { pool: mempool_pools::default_pool_for(CRATE_PATH)? })
+}
+
+/// Gives the default pool's free pages back to the system, and returns their bytes. Pools that
+/// somebody made are not touched: see [`MemPool::trim`].
+///
+/// # Errors
+/// As [`MemPool::new`].
+pub fn empty_cache(device: &Device) -> Result<usize> {
+    default_pool(device)?.trim()
+}
+
+/// Bytes that can be had on the device without others giving anything up: what it has
+/// available and what the pools could give back.
+///
+/// # Errors
+/// [`Error::Unsupported`](crate::Error::Unsupported) for a device without pools.
+pub fn available_bytes(device: &Device) -> Result<usize> {
+    require_host(device)?;
+    Ok(mempool_pools::available_bytes())
+}
