@@ -130,31 +130,33 @@ impl Slot {
     /// Serves a request. The caller is [`Inside`](crate::thread_state::Inside).
     #[inline]
     pub(crate) fn allocate(&self, request: Request) -> Outcome {
-        let mut core = self.core.lock();
-        let Some(core) = core.as_mut() else {
-            drop(core);
-            self.bypassed.add(request.size_bytes);
-            return Outcome::Overflow;
-        };
-        match core.arena.allocate(request) {
-            Ok(placed) => Outcome::Placed(placed.addr),
-            Err(error) => self.overflow(&core.name, request, &error),
-        }
+        self.place(request, |_, outcome| outcome)
     }
 
     /// As [`allocate`](Self::allocate), with the parts of the block that read as zero already,
     /// in order of address.
     #[inline]
     pub(crate) fn allocate_zeroed(&self, request: Request) -> (Outcome, Vec<AddressRange>) {
-        let outcome = self.allocate(request);
-        // Only the block's owner can end it, so nothing changes between the two calls.
-        let clean = match outcome {
-            Outcome::Placed(addr) => {
-                self.core.lock().as_ref().map_or_else(Vec::new, |core| core.arena.clean_ranges(addr))
-            }
-            Outcome::Overflow | Outcome::Refused => Vec::new(),
+        self.place(request, |core, outcome| match (core, outcome) {
+            (Some(core), Outcome::Placed(addr)) => (outcome, core.arena.clean_ranges(addr)),
+            _ => (outcome, Vec::new()),
+        })
+    }
+
+    /// Serves a request and runs `then` before the lock is let go of.
+    #[inline]
+    fn place<R>(&self, request: Request, then: impl FnOnce(Option<&Core>, Outcome) -> R) -> R {
+        let mut guard = self.core.lock();
+        let Some(core) = guard.as_mut() else {
+            drop(guard);
+            self.bypassed.add(request.size_bytes);
+            return then(None, Outcome::Overflow);
         };
-        (outcome, clean)
+        let outcome = match core.arena.allocate(request) {
+            Ok(placed) => Outcome::Placed(placed.addr),
+            Err(error) => self.overflow(&core.name, request, &error),
+        };
+        then(Some(core), outcome)
     }
 
     #[cold]

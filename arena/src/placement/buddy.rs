@@ -188,6 +188,20 @@ impl Buddy {
         returned
     }
 
+    /// Bytes on free mapped pages, those under `block` excepted.
+    fn releasable_outside(&mut self, block: AddressRange) -> usize {
+        let (page_bytes, touched) = (self.page_bytes, block.outer_pages(self.page_bytes));
+        let region = self.region_mut(block.start);
+        let first = (touched.start - region.pages.range().start) / page_bytes;
+        let free_pages = (0..touched.len / page_bytes)
+            .filter(|page| region.users[first + page] == 0)
+            .filter(|page| {
+                region.pages.is_mapped(AddressRange::new(touched.start + page * page_bytes, page_bytes))
+            })
+            .count();
+        self.stats.releasable_bytes - free_pages * page_bytes
+    }
+
     /// Changes the number of live blocks on the pages of `block` by one.
     fn count_users(&mut self, block: AddressRange, added: bool) {
         let page_bytes = self.page_bytes;
@@ -276,7 +290,9 @@ impl Placement for Buddy {
         let block = AddressRange::new(start, 1 << order);
         let calls_before = self.stats.map_calls;
         while let Err((missing, source)) = self.map_missing(block, upstream) {
-            if self.unmap_free_pages(upstream, missing, block) == 0 {
+            // When giving up everything would not be enough, nothing is given up.
+            let hopeless = source.is_none() && self.releasable_outside(block) < missing;
+            if hopeless || self.unmap_free_pages(upstream, missing, block) == 0 {
                 self.tree.free(start, order);
                 self.count_splits();
                 return Err(self.out_of_memory(request.size_bytes, source));

@@ -109,6 +109,18 @@ pub fn free_pages_move_to_where_a_limit_forbids_new_ones(make: MakePlacement) {
     assert!(arena.allocate(Request::new(PAGE_BYTES)).is_err());
 }
 
+pub fn a_request_far_beyond_the_limit_leaves_the_cache_alone(make: MakePlacement) {
+    let mut arena = arena(make, Some(16 * PAGE_BYTES));
+    let kept = arena.allocate(Request::new(4 * PAGE_BYTES)).unwrap();
+    let cached = arena.allocate(Request::new(8 * PAGE_BYTES)).unwrap();
+    arena.free(cached.addr).unwrap();
+    assert!(arena.allocate(Request::new(32 * PAGE_BYTES)).is_err());
+    assert_eq!(arena.stats().reserved.current, 12 * PAGE_BYTES);
+    assert!(arena.allocate(Request::new(8 * PAGE_BYTES)).unwrap().hit);
+    assert!(arena.live_block(kept.addr).is_some());
+    arena.validate().unwrap();
+}
+
 pub fn a_map_that_fails_half_way_is_rolled_back(make: MakePlacement) {
     let mut arena = arena(make, None);
     arena.upstream_mut().fail_map(1);
@@ -195,6 +207,7 @@ macro_rules! instantiate {
             an_unknown_address_is_an_error_and_changes_nothing
             a_full_upstream_is_an_error_that_loses_nothing
             free_pages_move_to_where_a_limit_forbids_new_ones
+            a_request_far_beyond_the_limit_leaves_the_cache_alone
             a_map_that_fails_half_way_is_rolled_back
             pages_that_upstream_does_not_take_back_stay_counted
             trim_stops_at_its_target

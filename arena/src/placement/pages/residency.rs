@@ -75,21 +75,32 @@ impl Pages {
                 Ok(()) => return Ok(()),
                 Err(refused) => refused,
             };
-            let missing = match &refused {
-                Refused::Limit { missing_bytes } | Refused::Upstream { missing_bytes, .. } => *missing_bytes,
-            };
-            // The block itself is in no index now, so other blocks give first; then the
-            // block's own pages outside the part that is needed.
-            let mut returned = self.unmap_free_pages(upstream, missing);
-            if returned < missing {
-                let range = self.range_of(id);
-                let kept = part.outer_pages(self.page_bytes);
-                for rest in [
-                    AddressRange::between(kept.end().max(range.start), range.end()),
-                    AddressRange::between(range.start, kept.start),
-                ] {
-                    returned += self.unmap_pages(id, rest, missing.saturating_sub(returned), upstream);
+            // The block's own pages that are not needed, before and behind the part.
+            let (range, kept) = (self.range_of(id), part.outer_pages(self.page_bytes));
+            let own = [
+                AddressRange::between(kept.end().max(range.start), range.end()),
+                AddressRange::between(range.start, kept.start),
+            ];
+            let missing = match refused {
+                Refused::Limit { missing_bytes } => {
+                    let pages = &self.segment(self.blocks.get(id)).pages;
+                    let own_bytes: usize = own
+                        .iter()
+                        .map(|rest| pages.mapped_page_count(rest.inner_pages(self.page_bytes)))
+                        .sum::<usize>()
+                        * self.page_bytes;
+                    if self.stats.releasable_bytes + own_bytes < missing_bytes {
+                        // Giving up everything would not be enough, so nothing is given up.
+                        return Err(refused);
+                    }
+                    missing_bytes
                 }
+                Refused::Upstream { missing_bytes, .. } => missing_bytes,
+            };
+            // The block is in no index now, so other blocks give first.
+            let mut returned = self.unmap_free_pages(upstream, missing);
+            for rest in own {
+                returned += self.unmap_pages(id, rest, missing.saturating_sub(returned), upstream);
             }
             // Each round returns at least a page, so this ends.
             if returned == 0 {
