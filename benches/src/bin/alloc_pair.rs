@@ -7,6 +7,7 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;
 
+use mempool_benches::statistics::median;
 use mempool_pools::{MemPool, PoolAllocator};
 
 #[global_allocator]
@@ -37,11 +38,6 @@ fn time(f: impl Fn()) -> f64 {
     start.elapsed().as_nanos() as f64 / f64::from(PAIRS)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// Nanoseconds a pair takes each of 8 threads, each in the pool that `pool_of` gives it,
 /// per core that they share: with two cores, four threads take turns on each.
 fn threads(pool_of: impl Fn(usize) -> MemPool + Sync) -> f64 {
@@ -63,7 +59,7 @@ fn threads(pool_of: impl Fn(usize) -> MemPool + Sync) -> f64 {
             .collect();
         handles.into_iter().map(|handle| handle.join().expect("a thread that does not panic")).collect()
     });
-    median(elapsed) * cores as f64 / THREADS as f64
+    median(&elapsed) * cores as f64 / THREADS as f64
 }
 
 fn main() -> Result<(), mempool_pools::PoolError> {
@@ -96,8 +92,8 @@ fn main() -> Result<(), mempool_pools::PoolError> {
     let lock = rows[0].clone();
     let single = rows[2].clone();
     for (name, row) in names.into_iter().zip(rows) {
-        let ratio = |base: &[f64]| median(row.iter().zip(base).map(|(a, b)| a / b).collect());
-        println!("{name:<38} {:>9.1} {:>9.2} {:>13.2}", median(row.clone()), ratio(&lock), ratio(&single));
+        let ratio = |base: &[f64]| median(&row.iter().zip(base).map(|(a, b)| a / b).collect::<Vec<_>>());
+        println!("{name:<38} {:>9.1} {:>9.2} {:>13.2}", median(&row), ratio(&lock), ratio(&single));
     }
     Ok(())
 }

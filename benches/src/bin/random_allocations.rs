@@ -8,6 +8,7 @@
 use std::time::Instant;
 
 use mempool_arena::{Arena, Buddy, BuddyOptions, Pages, PagesOptions, Placement, Request, SimulatedUpstream};
+use mempool_benches::statistics::median;
 
 const MAX_BYTES: u64 = 1 << 20;
 const CAP_BYTES: usize = 16_000 << 20;
@@ -58,11 +59,6 @@ fn baseline(count: usize) -> f64 {
     start.elapsed().as_nanos() as f64 / (2 * count) as f64
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 fn main() -> Result<(), mempool_arena::ArenaError> {
     println!(
         "{:<8} {:>8} {:>9} {:>11} {:>14} {:>14}",
@@ -87,7 +83,7 @@ fn main() -> Result<(), mempool_arena::ArenaError> {
             fragmentation[1] = arena.stats().run_fragmentation();
         }
         for (policy, name) in ["pages", "buddy"].into_iter().enumerate() {
-            let ns = median(times[policy].clone());
+            let ns = median(&times[policy]);
             if count == 1_000 {
                 first[policy] = ns;
             }
