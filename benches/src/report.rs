@@ -49,4 +49,7 @@ pub struct PoolReport {
     pub hits: u64,
     /// Allocations in the measured steps that went to the system.
     pub misses: u64,
+    /// Times in the measured steps that a pool, the default one included, took memory from the
+    /// system or returned it.
+    pub system_calls: u64,
 }

@@ -7,7 +7,7 @@ use crate::workload::{self, Workload};
 use crate::{process, statistics};
 use anyhow::{Context, Result, ensure};
 use candle_core::Device;
-use candle_mempool::MemPool;
+use candle_mempool::{MemPool, default_pool};
 use clap::Parser;
 use std::time::Instant;
 
@@ -60,6 +60,7 @@ fn measure(args: &WorkerArgs, allocator: Allocator, pool: Option<&MemPool>) -> R
     let mut times = vec![f64::NAN; args.steps];
     let mut faults = vec![f64::NAN; args.steps];
     let before = pool.map(MemPool::stats);
+    let calls_before = pool.map(system_calls).transpose()?;
     let turn = args.turn.unwrap_or(args.steps);
     for index in 0..args.steps {
         if args.turn.is_some() && index % turn == 0 {
@@ -73,6 +74,7 @@ fn measure(args: &WorkerArgs, allocator: Allocator, pool: Option<&MemPool>) -> R
         checksum.fold(sum);
     }
     let after = pool.map(MemPool::stats);
+    let calls_after = pool.map(system_calls).transpose()?;
     if args.turn.is_some() {
         pass_the_turn()?;
     }
@@ -97,8 +99,15 @@ fn measure(args: &WorkerArgs, allocator: Allocator, pool: Option<&MemPool>) -> R
             requested_peak: after.requested.peak,
             hits: after.hits - before.hits,
             misses: after.misses - before.misses,
+            system_calls: calls_after.unwrap_or(0) - calls_before.unwrap_or(0),
         }),
     })
+}
+
+/// Times that `pool` and the default pool took memory from the system or returned it.
+fn system_calls(pool: &MemPool) -> Result<u64> {
+    let pools = [pool.stats(), default_pool(&Device::Cpu)?.stats()];
+    Ok(pools.iter().map(|stats| stats.map_calls + stats.unmap_calls).sum())
 }
 
 /// Says that the turn is over and waits for the next one.

@@ -86,8 +86,8 @@ pub static ALL: [Spec; 7] = [
     Spec {
         name: "transformer",
         fixed_shape: true,
-        full: Steps::new(2, 7, 1),
-        quick: Steps::new(2, 4, 1),
+        full: Steps::new(4, 10, 1),
+        quick: Steps::new(4, 4, 1),
         build: || Ok(Box::new(transformer::Transformer::new()?)),
     },
     Spec {

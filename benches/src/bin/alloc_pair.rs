@@ -14,8 +14,13 @@ use mempool_pools::{MemPool, PoolAllocator};
 static ALLOC: PoolAllocator = PoolAllocator::new();
 
 const MIB: usize = 1 << 20;
-const PAIRS: u32 = 200_000;
-const ROUNDS: usize = 15;
+/// Calls of one timing: a millisecond, short enough that most timings see no other process.
+const CALLS: u32 = 10_000;
+/// Calls of each thread where several run: long enough that all of them run at once.
+const CALLS_OF_A_THREAD: u32 = 200_000;
+const ROUNDS: usize = 101;
+/// Rounds in which the threads run too.
+const THREAD_ROUNDS: usize = 11;
 const THREADS: usize = 8;
 
 /// One pair. An allocation nobody sees might be removed by the optimiser.
@@ -30,12 +35,12 @@ fn pair(size: usize) {
 }
 
 /// Nanoseconds a call of `f` takes.
-fn time(f: impl Fn()) -> f64 {
+fn time(calls: u32, f: impl Fn()) -> f64 {
     let start = Instant::now();
-    for _ in 0..PAIRS {
+    for _ in 0..calls {
         f();
     }
-    start.elapsed().as_nanos() as f64 / f64::from(PAIRS)
+    start.elapsed().as_nanos() as f64 / f64::from(calls)
 }
 
 /// Nanoseconds a pair takes each of 8 threads, each in the pool that `pool_of` gives it,
@@ -52,7 +57,7 @@ fn threads(pool_of: impl Fn(usize) -> MemPool + Sync) -> f64 {
                     pool.with(|| {
                         pair(MIB);
                         start_line.wait();
-                        time(|| pair(MIB))
+                        time(CALLS_OF_A_THREAD, || pair(MIB))
                     })
                 })
             })
@@ -69,16 +74,18 @@ fn main() -> Result<(), mempool_pools::PoolError> {
     let sizes = [64 << 10, MIB, 64 * MIB];
     let mut rows: Vec<Vec<f64>> = vec![Vec::new(); sizes.len() + 3];
     // Everything in turn, so that a change in the machine's speed meets all of them.
-    for _ in 0..ROUNDS {
-        rows[0].push(time(|| *black_box(&mutex).lock() += 1));
+    for round in 0..ROUNDS {
+        rows[0].push(time(CALLS, || *black_box(&mutex).lock() += 1));
         for (row, &size) in rows[1..].iter_mut().zip(&sizes) {
             row.push(pool.with(|| {
                 pair(size);
-                time(|| pair(size))
+                time(CALLS, || pair(size))
             }));
         }
-        rows[sizes.len() + 1].push(threads(|_| pool.clone()));
-        rows[sizes.len() + 2].push(threads(|thread| pools[thread].clone()));
+        if round < THREAD_ROUNDS {
+            rows[sizes.len() + 1].push(threads(|_| pool.clone()));
+            rows[sizes.len() + 2].push(threads(|thread| pools[thread].clone()));
+        }
     }
     let names = [
         "parking_lot lock + unlock",

@@ -50,6 +50,12 @@ impl Outcome {
         median(&self.each_round(allocator, |report| report.median_step_faults))
     }
 
+    /// The most times that a pool went to the system in the measured steps of a round.
+    pub fn pool_system_calls(&self) -> Option<f64> {
+        let reports = self.rounds.iter().filter_map(|round| round[Allocator::Pool.index()].pool);
+        reports.map(|report| report.system_calls as f64).max_by(f64::total_cmp)
+    }
+
     /// The median over rounds of the peak resident memory, in MiB.
     pub fn peak_resident_mib(&self, allocator: Allocator) -> f64 {
         median(&self.each_round(allocator, |report| report.peak_resident_kib as f64)) / 1024.0

@@ -83,6 +83,9 @@ pub fn check(outcomes: &[Outcome]) -> Vec<Check> {
         Check::worst("page faults a step, fixed shapes", outcomes, AtMost(5.0), |outcome| {
             outcome.fixed_shape.then(|| outcome.step_faults(Allocator::Pool))
         }),
+        Check::worst("commits and returns by pools, fixed shapes", outcomes, AtMost(0.0), |outcome| {
+            outcome.pool_system_calls().filter(|_| outcome.fixed_shape)
+        }),
         Check::new("bert_changing, peak memory over glibc's", resident, AtMost(1.2)),
     ];
     let differing = outcomes.iter().filter(|outcome| !outcome.checksums_agree());
