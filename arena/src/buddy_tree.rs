@@ -120,6 +120,14 @@ impl BuddyTree {
         self.free[..(order as usize).min(ORDER_COUNT)].iter().map(BTreeSet::len).sum()
     }
 
+    /// The free block at the lowest address of each order that has any.
+    pub fn lowest_free_blocks(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        let lowest = |(order, starts): (usize, &BTreeSet<usize>)| {
+            starts.first().map(|&start| AddressRange::new(start, 1 << order))
+        };
+        self.free.iter().enumerate().filter_map(lowest)
+    }
+
     /// The free blocks, smallest first.
     pub fn free_blocks(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.free

@@ -122,5 +122,6 @@ impl Parked {
 /// The place of blocks of `len` bytes: the top bits of a multiplicative hash (Fibonacci hashing).
 #[inline]
 fn place_of(len: usize) -> usize {
-    (len as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) as usize >> (64 - PLACE_COUNT.trailing_zeros())
+    let hash = (len as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (hash >> (u64::BITS - PLACE_COUNT.trailing_zeros())) as usize
 }

@@ -71,8 +71,8 @@ pub trait Placement: Send + fmt::Debug {
     /// figures and largest blocks are those of a placement at rest.
     fn settle(&mut self);
 
-    /// The largest request that needs no new page: the largest free mapped block, or all
-    /// free pages together where the policy can move them.
+    /// The largest free block whose memory is mapped. Of free blocks that are mapped in part only
+    /// the largest counts, with its mapped pages; so the answer needs no walk.
     fn largest_free_bytes(&self) -> usize;
 
     /// Mapped ranges of whole pages, in no order. For tests and snapshots; walks all segments.
@@ -111,6 +111,21 @@ pub struct Placed {
     pub allocated_bytes: usize,
     /// Whether it was served from memory that was mapped already.
     pub hit: bool,
+}
+
+/// Length of a virtual range unless another is set: 4 GiB, where there are so many addresses.
+pub(crate) const DEFAULT_RANGE_BYTES: usize = 1 << (if usize::BITS == 64 { 32 } else { 26 });
+
+/// Rejects a granule that is larger than a page: blocks would not tile their ranges.
+pub(crate) fn check_page(granule_bytes: usize, page_bytes: usize) -> Result<(), ArenaError> {
+    if granule_bytes <= page_bytes {
+        return Ok(());
+    }
+    Err(ArenaError::Option {
+        option: "granule_bytes",
+        value: granule_bytes,
+        rule: "upstream's pages are smaller than that",
+    })
 }
 
 /// Rejects options that no policy can work with.

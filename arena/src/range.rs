@@ -51,7 +51,8 @@ impl AddressRange {
     /// What is left of the range without `holes`, which lie in it in order of address.
     pub fn without(self, holes: &[Self]) -> impl Iterator<Item = Self> + '_ {
         let starts = std::iter::once(self.start).chain(holes.iter().map(|hole| hole.end()));
-        let ends = holes.iter().map(|hole| hole.start).chain(std::iter::once(self.end()));
+        let ends =
+            holes.iter().map(move |hole| hole.start.min(self.end())).chain(std::iter::once(self.end()));
         starts.zip(ends).map(|(start, end)| Self::between(start, end)).filter(|part| !part.is_empty())
     }
 

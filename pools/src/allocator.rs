@@ -85,6 +85,19 @@ fn at_target<R>(layout: Layout, f: impl FnOnce(&Slot, Request) -> R) -> Option<R
     result
 }
 
+/// Counts what a pool had no memory for, once the inner allocator has served it.
+fn overflowed(layout: Layout, block: *mut u8) -> *mut u8 {
+    if !block.is_null()
+        && let Some(stay) = Inside::enter()
+    {
+        if let Some(slot) = target(layout.size()) {
+            slot.count_overflow(layout.size());
+        }
+        stay.leave();
+    }
+    block
+}
+
 /// The pool that a pointer belongs to.
 #[inline]
 fn owner(pointer: *mut u8) -> Option<&'static Slot> {
@@ -133,7 +146,7 @@ unsafe impl<Inner: GlobalAlloc> GlobalAlloc for PoolAllocator<Inner> {
             Some(Outcome::Placed(addr)) => pointer(addr),
             Some(Outcome::Refused) => ptr::null_mut(),
             // SAFETY: the caller's contract, handed on.
-            Some(Outcome::Overflow) | None => unsafe { self.inner.alloc(layout) },
+            Some(Outcome::Overflow) | None => overflowed(layout, unsafe { self.inner.alloc(layout) }),
         }
     }
 
@@ -147,8 +160,10 @@ unsafe impl<Inner: GlobalAlloc> GlobalAlloc for PoolAllocator<Inner> {
         let (addr, clean) = match at_target(layout, Slot::allocate_zeroed) {
             Some((Outcome::Placed(addr), clean)) => (addr, clean),
             Some((Outcome::Refused, _)) => return ptr::null_mut(),
-            // SAFETY: the caller's contract, handed on.
-            Some((Outcome::Overflow, _)) | None => return unsafe { self.inner.alloc_zeroed(layout) },
+            Some((Outcome::Overflow, _)) | None => {
+                // SAFETY: the caller's contract, handed on.
+                return overflowed(layout, unsafe { self.inner.alloc_zeroed(layout) });
+            }
         };
         // Pages nobody has used yet are zero; touching them would cost a page fault each.
         for dirty in AddressRange::new(addr, layout.size()).without(&clean) {
@@ -190,8 +205,14 @@ unsafe impl<Inner: GlobalAlloc> GlobalAlloc for PoolAllocator<Inner> {
                 match on_slot(slot, |slot| slot.allocate(request)) {
                     Outcome::Placed(addr) => pointer(addr),
                     Outcome::Refused => ptr::null_mut(),
-                    // SAFETY: `new_layout` has a size that is not zero, as the caller guarantees.
-                    Outcome::Overflow => unsafe { self.inner.alloc(new_layout) },
+                    Outcome::Overflow => {
+                        // SAFETY: `new_layout` has a size that is not zero, as the caller guarantees.
+                        let block = unsafe { self.inner.alloc(new_layout) };
+                        if !block.is_null() {
+                            slot.count_overflow(new_size);
+                        }
+                        block
+                    }
                 }
             }
         };
@@ -207,7 +228,7 @@ unsafe impl<Inner: GlobalAlloc> GlobalAlloc for PoolAllocator<Inner> {
 }
 
 /// A slot without a pool, which only counts.
-static PROBE: Slot = Slot::new(u32::MAX);
+static PROBE: Slot = Slot::counting();
 
 /// Whether the program's global allocator is a [`PoolAllocator`]: an allocation is made while
 /// the scope is the probe, and the allocator counts it there.

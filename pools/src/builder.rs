@@ -106,7 +106,9 @@ impl MemPoolBuilder {
             registry::require_open()?;
             let placement = make_placement(self.policy, self.limit_bytes)?;
             registry::open_pool(|id| Setup {
-                name: self.name.unwrap_or_else(|| format!("pool {id}")),
+                // A copy: the caller's string may lie in a pool, and a pool's name is freed while
+                // locks are held.
+                name: self.name.as_deref().map_or_else(|| format!("pool {id}"), str::to_owned),
                 placement,
                 min_bytes: self.min_bytes,
                 hard_limit: self.hard_limit,

@@ -35,7 +35,12 @@ impl Upstream for HostUpstream {
     }
 
     fn map(&mut self, range: AddressRange) -> Result<(), MapError> {
-        os::commit(range).map_err(|source| MapError { completed_bytes: 0, source })
+        os::commit(range).map_err(|source| {
+            // A part may have been committed before the rest was refused. If taking it back fails
+            // too, it is readable memory that nobody uses.
+            let _ = os::decommit(range);
+            MapError { completed_bytes: 0, source }
+        })
     }
 
     fn unmap(&mut self, range: AddressRange) -> Result<(), MapError> {

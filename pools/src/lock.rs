@@ -38,9 +38,11 @@ impl<T: 'static> Lock<T> {
         unsafe { *self.held.get() = Some(guard) };
     }
 
-    /// Ends [`hold_for_fork`](Self::hold_for_fork), in the parent or in the child. Only the
-    /// thread that called it, or its copy in the child, may call this.
-    pub(crate) fn release_after_fork(&'static self) {
+    /// Ends [`hold_for_fork`](Self::hold_for_fork), in the parent or in the child.
+    ///
+    /// # Safety
+    /// Only the thread that called `hold_for_fork`, or its copy in the child, may call this.
+    pub(crate) unsafe fn release_after_fork(&'static self) {
         // SAFETY: the calling thread, or the one it is a copy of, took the mutex and holds it.
         let guard = unsafe { &mut *self.held.get() }.take();
         drop(guard);

@@ -13,7 +13,7 @@ use crate::os;
 
 /// What is asked of the system first. Address space costs nothing until it is used; 16 TiB is
 /// an eighth of what x86-64 gives a process.
-const WANTED_LOG2: u32 = 44;
+const WANTED_LOG2: u32 = if usize::BITS == 64 { 44 } else { 28 };
 /// Below this a region is not worth having.
 const SMALLEST_LOG2: u32 = 26;
 /// A region has at most this many parts: the size of the owner table.

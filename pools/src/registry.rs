@@ -2,6 +2,7 @@
 //!
 //! Lock order: the registry, then a slot, then the region's parts. Nobody takes two slots but
 //! the fork handler, which takes all of them in order of their index.
+#![allow(unsafe_code)] // listed in ARCHITECTURE.md
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::error::PoolError;
 use crate::lock::Lock;
 use crate::slot::{Setup, Slot};
-use crate::{os, region};
+use crate::{os, region, thread_state};
 
 /// The most pools that can exist at once. Each takes at least two parts of the region, so
 /// address space would end not far beyond.
@@ -134,16 +135,25 @@ pub(crate) fn slots() -> impl Iterator<Item = &'static Slot> {
     SLOTS.iter().map_while(|slot| slot.get().copied())
 }
 
-/// Takes every lock, so that the child gets the bookkeeping in one piece.
+/// Takes every lock, so that the child gets the bookkeeping in one piece. Until they are let go
+/// of, the thread's own requests (of other fork handlers) go to the inner allocator; such a handler
+/// must not free what lies in a pool.
 extern "C" fn before_fork() {
+    thread_state::set_inside(true);
     REGISTRY.hold_for_fork();
-    slots().for_each(Slot::hold_for_fork);
+    slots().for_each(|slot| slot.lock_for_fork().hold_for_fork());
     region::lock_for_fork().hold_for_fork();
 }
 
 /// Lets go of every lock, in the parent and in the child.
 extern "C" fn after_fork() {
-    region::lock_for_fork().release_after_fork();
-    slots().for_each(Slot::release_after_fork);
-    REGISTRY.release_after_fork();
+    // SAFETY: the system calls this on the thread that forked, or its copy, after `before_fork`.
+    unsafe { region::lock_for_fork().release_after_fork() };
+    for slot in slots() {
+        // SAFETY: as above.
+        unsafe { slot.lock_for_fork().release_after_fork() };
+    }
+    // SAFETY: as above.
+    unsafe { REGISTRY.release_after_fork() };
+    thread_state::set_inside(false);
 }

@@ -22,7 +22,7 @@ pub(crate) enum Target {
 }
 
 /// Stands for the inner allocator: a slot that never holds a pool.
-static INNER: Slot = Slot::new(u32::MAX);
+static INNER: Slot = Slot::counting();
 
 impl Target {
     fn slot(&self) -> &'static Slot {

@@ -70,6 +70,8 @@ pub(crate) enum Outcome {
 #[repr(align(128))]
 pub(crate) struct Slot {
     index: u32,
+    /// Never holds a pool: what is asked of it is counted and goes to the inner allocator.
+    counts_only: bool,
     /// Smaller requests inside the pool's scope go to the default pool.
     min_bytes: AtomicUsize,
     hard_limit: AtomicBool,
@@ -79,7 +81,7 @@ pub(crate) struct Slot {
 }
 
 /// What a pool in a slot consists of.
-struct Core {
+pub(crate) struct Core {
     id: u64,
     name: String,
     arena: Arena<HostUpstream>,
@@ -90,9 +92,20 @@ struct Core {
 }
 
 impl Slot {
+    /// An empty slot.
     pub(crate) const fn new(index: u32) -> Self {
+        Self::with(index, false)
+    }
+
+    /// A slot that never holds a pool. Its lock is never taken, so a fork need not know of it.
+    pub(crate) const fn counting() -> Self {
+        Self::with(u32::MAX, true)
+    }
+
+    const fn with(index: u32, counts_only: bool) -> Self {
         Self {
             index,
+            counts_only,
             min_bytes: AtomicUsize::new(0),
             hard_limit: AtomicBool::new(false),
             bypassed: Elsewhere::new(),
@@ -148,27 +161,32 @@ impl Slot {
     /// Serves a request and runs `then` before the lock is let go of.
     #[inline]
     fn place<R>(&self, request: Request, then: impl FnOnce(Option<&Core>, Outcome) -> R) -> R {
+        if self.counts_only {
+            return then(None, Outcome::Overflow);
+        }
         let mut guard = self.core.lock();
         let Some(core) = guard.as_mut() else {
-            drop(guard);
-            self.bypassed.add(request.size_bytes);
             return then(None, Outcome::Overflow);
         };
         let outcome = match core.arena.allocate(request) {
             Ok(placed) => Outcome::Placed(placed.addr),
-            Err(error) => self.overflow(&core.name, request, &error),
+            Err(error) => self.overflow(&core.name, &error),
         };
         then(Some(core), outcome)
     }
 
     #[cold]
-    fn overflow(&self, name: &str, request: Request, error: &ArenaError) -> Outcome {
+    fn overflow(&self, name: &str, error: &ArenaError) -> Outcome {
         if self.hard_limit.load(Ordering::Relaxed) {
             os::report(format_args!("pool \"{name}\" has a hard limit: {error}"));
             return Outcome::Refused;
         }
-        self.overflowed.add(request.size_bytes);
         Outcome::Overflow
+    }
+
+    /// Counts a request that reached the threshold and that the inner allocator served.
+    pub(crate) fn count_overflow(&self, bytes: usize) {
+        if self.counts_only { self.bypassed.add(bytes) } else { self.overflowed.add(bytes) }
     }
 
     /// Counts a request inside the pool's scope that the inner allocator serves.
@@ -283,12 +301,9 @@ impl Slot {
         }
     }
 
-    pub(crate) fn hold_for_fork(&'static self) {
-        self.core.hold_for_fork();
-    }
-
-    pub(crate) fn release_after_fork(&'static self) {
-        self.core.release_after_fork();
+    /// The slot's lock, for the fork handlers.
+    pub(crate) fn lock_for_fork(&'static self) -> &'static Lock<Option<Core>> {
+        &self.core
     }
 }
 

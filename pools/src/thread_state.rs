@@ -36,6 +36,12 @@ pub(crate) fn set_host(slot: Option<&'static Slot>) -> Option<&'static Slot> {
     STATE.with(|state| state.host.replace(slot))
 }
 
+/// Sends this thread's requests to the inner allocator, or ends that, across a fork. Pool code
+/// never forks, so the thread is not inside before.
+pub(crate) fn set_inside(inside: bool) {
+    STATE.with(|state| state.inside.set(inside));
+}
+
 /// While this exists, allocations of the thread go to the inner allocator.
 ///
 /// Pool code must end it with [`leave`](Self::leave). Dropping it means that pool code panicked:

@@ -90,6 +90,46 @@ fn under_a_limit_on_address_space_pools_are_smaller_or_pass_through() {
 }
 
 #[test]
+fn a_step_counts_what_happened_since_the_last_mark() {
+    const NAME: &str = "a_step_counts_what_happened_since_the_last_mark";
+    if !is_child(NAME) {
+        // In a process of its own: steps are marked for all pools of a process.
+        let output = child(NAME, "");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let (other, pool) = (MemPool::new().unwrap(), MemPool::new().unwrap());
+    drop(pool.with(|| vec![1_u8; BIG]));
+    let first = mempool_pools::mark_step();
+    drop(pool.with(|| (vec![1_u8; BIG], vec![1_u8; BIG])));
+    assert_eq!(mempool_pools::mark_step(), first + 1);
+    let step = pool.stats().last_step;
+    assert_eq!((step.hits + step.misses, step.requested_bytes), (2, 2 * BIG as u64));
+    assert_eq!(other.stats().last_step, mempool_pools::StepStats::default());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn memory_that_the_system_refuses_is_an_error_and_smaller_requests_work() {
+    const NAME: &str = "memory_that_the_system_refuses_is_an_error_and_smaller_requests_work";
+    if !is_child(NAME) {
+        // RLIMIT_DATA refuses to commit, as strict overcommit does, and leaves address space alone.
+        let output = child(NAME, "ulimit -d 300000;");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let pool = MemPool::new().unwrap();
+    let kept = pool.with(|| vec![3_u8; 10 * BIG]);
+    pool.with(|| {
+        let mut block: Vec<u8> = Vec::new();
+        assert!(block.try_reserve_exact(600 * BIG).is_err());
+        assert!(block.try_reserve_exact(20 * BIG).is_ok());
+    });
+    pool.validate().unwrap();
+    assert!(kept.iter().all(|&byte| byte == 3));
+}
+
+#[test]
 fn a_block_freed_twice_ends_the_process_instead_of_the_heap() {
     const NAME: &str = "a_block_freed_twice_ends_the_process_instead_of_the_heap";
     if is_child(NAME) {
@@ -167,4 +207,32 @@ fn a_forked_child_allocates_while_the_parents_threads_do() {
     assert!(kept.iter().all(|&byte| byte == 3));
     drop(kept);
     assert_eq!(pool.stats().requested.current, 0);
+}
+
+#[test]
+fn a_forked_child_of_a_program_outside_its_pools_allocates() {
+    const NAME: &str = "a_forked_child_of_a_program_outside_its_pools_allocates";
+    if !is_child(NAME) {
+        let output = child(NAME, "");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let outside = || {
+        let block = Vec::<u8>::with_capacity(32 << 10);
+        mempool_pools::without_pools(|| drop(std::hint::black_box(block.clone())));
+    };
+    std::thread::scope(|threads| {
+        for _ in 0..3 {
+            threads.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    mempool_pools::without_pools(outside);
+                }
+            });
+        }
+        for _ in 0..500 {
+            assert_eq!(in_fork(|| mempool_pools::without_pools(outside)), 0);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
 }

@@ -11,7 +11,7 @@ use crate::buddy_tree::BuddyTree;
 use crate::error::{ArenaError, MapError, UpstreamError};
 use crate::invariant::Violation;
 use crate::page_map::PageMap;
-use crate::placement::{LiveBlock, Placed, Placement, check_granule};
+use crate::placement::{DEFAULT_RANGE_BYTES, LiveBlock, Placed, Placement, check_granule, check_page};
 use crate::range::AddressRange;
 use crate::request::Request;
 use crate::stats::Stats;
@@ -30,7 +30,7 @@ pub struct BuddyOptions {
 
 impl Default for BuddyOptions {
     fn default() -> Self {
-        Self { granule_bytes: 512, limit_bytes: None, range_bytes: 4 << 30 }
+        Self { granule_bytes: 512, limit_bytes: None, range_bytes: DEFAULT_RANGE_BYTES }
     }
 }
 
@@ -68,11 +68,11 @@ impl Buddy {
     /// [`ArenaError::Option`] when an option has a value that cannot work.
     pub fn new(options: BuddyOptions) -> Result<Self, ArenaError> {
         check_granule(options.granule_bytes)?;
-        if options.range_bytes < options.granule_bytes || options.range_bytes > 1 << 62 {
+        if options.range_bytes < options.granule_bytes || options.range_bytes > 1 << (usize::BITS - 2) {
             return Err(ArenaError::Option {
                 option: "range_bytes",
                 value: options.range_bytes,
-                rule: "at least a granule and at most 2^62 bytes are needed",
+                rule: "at least a granule and at most a quarter of all addresses is needed",
             });
         }
         Ok(Self {
@@ -276,11 +276,13 @@ impl Placement for Buddy {
         let overflow =
             ArenaError::SizeOverflow { size_bytes: request.size_bytes, align_bytes: request.align_bytes };
         // A block is aligned to its size, so a larger alignment asks for a larger block.
-        let order = self.tree.order_for(len.max(request.align_bytes)).filter(|&order| order <= 62);
+        let order =
+            self.tree.order_for(len.max(request.align_bytes)).filter(|&order| order < usize::BITS - 1);
         let order = order.ok_or(overflow)?;
         let start = match self.tree.allocate(order) {
             Some(start) => start,
             None => {
+                check_page(self.options.granule_bytes, upstream.page_bytes())?;
                 if let Err(source) = self.add_region(order, upstream) {
                     return Err(self.out_of_memory(request.size_bytes, Some(source)));
                 }
@@ -291,7 +293,12 @@ impl Placement for Buddy {
         let calls_before = self.stats.map_calls;
         while let Err((missing, source)) = self.map_missing(block, upstream) {
             // When giving up everything would not be enough, nothing is given up.
-            let hopeless = source.is_none() && self.releasable_outside(block) < missing;
+            let spare_bytes = self.releasable_outside(block);
+            let hopeless = if source.is_none() {
+                spare_bytes < missing
+            } else {
+                self.stats.reserved.current - spare_bytes + missing > upstream.capacity_bytes()
+            };
             if hopeless || self.unmap_free_pages(upstream, missing, block) == 0 {
                 self.tree.free(start, order);
                 self.count_splits();
@@ -393,13 +400,16 @@ impl Placement for Buddy {
     fn settle(&mut self) {}
 
     fn largest_free_bytes(&self) -> usize {
-        // Pages move to any free block, so whole pages count together; below a page only the
-        // largest free part of a used page does.
-        let page_order = self.page_bytes.trailing_zeros();
-        let below = (0..page_order)
-            .rev()
-            .find(|&order| self.tree.free_blocks_below(order + 1) > self.tree.free_blocks_below(order));
-        below.map_or(0, |order| 1 << order).max(self.stats.releasable_bytes)
+        // The lowest block of each order: the one that would be handed out next.
+        let mapped = |block: AddressRange| {
+            let Some((_, region)) = self.regions.range(..=block.start).next_back() else { return 0 };
+            let inner = block.inner_pages(self.page_bytes);
+            if inner.is_empty() {
+                return if region.pages.is_mapped(block) { block.len } else { 0 };
+            }
+            region.pages.mapped_page_count(inner) * self.page_bytes
+        };
+        self.tree.lowest_free_blocks().map(mapped).max().unwrap_or(0)
     }
 
     fn mapped_ranges(&self) -> Vec<AddressRange> {

@@ -23,7 +23,7 @@ use crate::error::{ArenaError, UpstreamError};
 use crate::invariant::Violation;
 use crate::page_map::PageMap;
 use crate::parked::Parked;
-use crate::placement::{LiveBlock, Placed, Placement, check_granule};
+use crate::placement::{DEFAULT_RANGE_BYTES, LiveBlock, Placed, Placement, check_granule, check_page};
 use crate::range::AddressRange;
 use crate::request::Request;
 use crate::size_index::{FreeEntry, SizeIndex};
@@ -46,7 +46,12 @@ pub struct PagesOptions {
 
 impl Default for PagesOptions {
     fn default() -> Self {
-        Self { granule_bytes: 512, small_limit_bytes: 1 << 20, limit_bytes: None, first_range_bytes: 4 << 30 }
+        Self {
+            granule_bytes: 512,
+            small_limit_bytes: 1 << 20,
+            limit_bytes: None,
+            first_range_bytes: DEFAULT_RANGE_BYTES,
+        }
     }
 }
 
@@ -291,14 +296,18 @@ impl Pages {
         upstream: &mut dyn Upstream,
     ) -> Result<FreeEntry, ArenaError> {
         let page_bytes = upstream.page_bytes();
+        check_page(self.options.granule_bytes, page_bytes)?;
         let padding = align.saturating_sub(page_bytes);
         let needed = (len + padding).next_multiple_of(page_bytes);
-        let wanted = self.zones[zone].next_range_bytes.next_multiple_of(page_bytes).max(needed);
+        let next = self.zones[zone].next_range_bytes.checked_next_multiple_of(page_bytes);
+        let wanted = next.unwrap_or(needed).max(needed);
         // A short range still serves this request when address space is scarce.
         let range = upstream
             .reserve(wanted)
             .or_else(|error| if wanted > needed { upstream.reserve(needed) } else { Err(error) })?;
-        self.zones[zone].next_range_bytes = wanted.saturating_mul(2);
+        if range.len >= wanted {
+            self.zones[zone].next_range_bytes = wanted.saturating_mul(2);
+        }
         self.page_bytes = page_bytes;
         let slot = self.segments.iter().position(Option::is_none).unwrap_or(self.segments.len());
         let Ok(segment) = u16::try_from(slot) else {
@@ -517,8 +526,11 @@ impl Placement for Pages {
     }
 
     fn largest_free_bytes(&self) -> usize {
-        let resident = self.zones.iter().filter_map(|zone| zone.resident.largest());
-        resident.map(|entry| entry.len).max().unwrap_or(0).max(self.stats.releasable_bytes)
+        let resident = self.zones.iter().filter_map(|zone| zone.resident.largest()).map(|entry| entry.len);
+        // Mostly the end of a segment, whose mapped pages are those of blocks that were there.
+        let sparse = self.zones.iter().filter_map(|zone| zone.sparse.largest());
+        let mapped = |entry: FreeEntry| self.blocks.get(entry.id).extra as usize * self.page_bytes;
+        resident.chain(sparse.map(mapped)).max().unwrap_or(0)
     }
 
     fn mapped_ranges(&self) -> Vec<AddressRange> {

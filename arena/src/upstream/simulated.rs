@@ -12,7 +12,7 @@ use crate::range::AddressRange;
 use crate::upstream::Upstream;
 
 /// Where simulated addresses begin. High enough that no test confuses one with a small number.
-const FIRST_ADDRESS: usize = 1 << 40;
+const FIRST_ADDRESS: usize = 1 << (usize::BITS - 24);
 
 /// How often each call was made, and what it moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,6 +44,7 @@ pub struct SimulatedUpstream {
     fail_maps: Vec<u64>,
     fail_unmaps: Vec<u64>,
     fail_reserves: Vec<u64>,
+    fail_releases: Vec<u64>,
     partial_pages: usize,
 }
 
@@ -71,7 +72,8 @@ impl SimulatedBuilder {
         self
     }
 
-    /// Bytes that can be reserved over the life of the upstream; 64 TiB unless set.
+    /// Bytes that can be reserved over the life of the upstream; 64 TiB unless set
+    /// (1 GiB on 32-bit systems).
     #[must_use]
     pub fn address_space_bytes(mut self, bytes: usize) -> Self {
         self.address_space_bytes = bytes;
@@ -92,6 +94,7 @@ impl SimulatedBuilder {
             fail_maps: Vec::new(),
             fail_unmaps: Vec::new(),
             fail_reserves: Vec::new(),
+            fail_releases: Vec::new(),
             partial_pages: 0,
         }
     }
@@ -101,7 +104,11 @@ impl SimulatedUpstream {
     /// Options, all with defaults.
     #[must_use]
     pub fn builder() -> SimulatedBuilder {
-        SimulatedBuilder { page_bytes: 2 << 20, capacity_bytes: usize::MAX, address_space_bytes: 64 << 40 }
+        SimulatedBuilder {
+            page_bytes: 2 << 20,
+            capacity_bytes: usize::MAX,
+            address_space_bytes: 1 << (if usize::BITS == 64 { 46 } else { 30 }),
+        }
     }
 
     /// Makes the `number`th `map` call from now (1 is the next) fail.
@@ -119,6 +126,11 @@ impl SimulatedUpstream {
         self.fail_reserves.push(self.counters.reserve_calls + number);
     }
 
+    /// Makes the `number`th `release` call from now fail.
+    pub fn fail_release(&mut self, number: u64) {
+        self.fail_releases.push(self.counters.release_calls + number);
+    }
+
     /// How many pages an injected failure completes before it fails (at most all but one).
     pub fn complete_before_failing(&mut self, pages: usize) {
         self.partial_pages = pages;
@@ -129,6 +141,7 @@ impl SimulatedUpstream {
         self.fail_maps.clear();
         self.fail_unmaps.clear();
         self.fail_reserves.clear();
+        self.fail_releases.clear();
     }
 
     /// Changes the capacity. It may lie below what is mapped: then nothing more can be mapped.
@@ -140,6 +153,11 @@ impl SimulatedUpstream {
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
         self.mapped_bytes
+    }
+
+    /// The ranges that are reserved now, by address.
+    pub fn reserved_ranges(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        self.ranges.values().map(PageMap::range)
     }
 
     /// What was called so far.
@@ -203,6 +221,10 @@ impl Upstream for SimulatedUpstream {
 
     fn release(&mut self, range: AddressRange) -> Result<(), UpstreamError> {
         self.counters.release_calls += 1;
+        let number = self.counters.release_calls;
+        if let Some(error) = Self::injected(&mut self.fail_releases, number, "release", 0) {
+            return Err(error.source);
+        }
         let pages = Self::pages_of(&mut self.ranges, range)?;
         if pages.range() != range {
             return Err(UpstreamError::Misuse { what: "release of a part of a range", range });

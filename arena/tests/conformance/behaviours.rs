@@ -144,6 +144,20 @@ pub fn pages_that_upstream_does_not_take_back_stay_counted(make: MakePlacement) 
     assert_eq!(arena.trim(usize::MAX), 6 * PAGE_BYTES);
 }
 
+pub fn a_range_that_upstream_does_not_take_back_stays_usable(make: MakePlacement) {
+    let mut arena = arena(make, None);
+    let block = arena.allocate(Request::new(8 * PAGE_BYTES)).unwrap();
+    arena.free(block.addr).unwrap();
+    arena.upstream_mut().fail_release(1);
+    arena.trim(usize::MAX);
+    assert_eq!(arena.stats().segments.current, 1);
+    arena.validate().unwrap();
+    assert_eq!(arena.allocate(Request::new(8 * PAGE_BYTES)).unwrap().addr, block.addr);
+    arena.free(block.addr).unwrap();
+    arena.release_all().unwrap();
+    assert_eq!(arena.stats().segments.current, 0);
+}
+
 pub fn trim_stops_at_its_target(make: MakePlacement) {
     let mut arena = arena(make, None);
     let block = arena.allocate(Request::new(8 * PAGE_BYTES)).unwrap();
@@ -210,6 +224,7 @@ macro_rules! instantiate {
             a_request_far_beyond_the_limit_leaves_the_cache_alone
             a_map_that_fails_half_way_is_rolled_back
             pages_that_upstream_does_not_take_back_stay_counted
+            a_range_that_upstream_does_not_take_back_stays_usable
             trim_stops_at_its_target
             release_with_live_blocks_is_refused
             only_never_used_pages_count_as_clean

@@ -14,6 +14,7 @@ pub enum Step {
     FailMap { number: u64, partial_pages: usize },
     FailUnmap { number: u64, partial_pages: usize },
     FailReserve(u64),
+    FailRelease(u64),
     Capacity(usize),
     ResetPeaks,
 }
@@ -41,6 +42,7 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => (1..4_u64, 0..4_usize)
             .prop_map(|(number, partial_pages)| Step::FailUnmap { number, partial_pages }),
         1 => (1..3_u64).prop_map(Step::FailReserve),
+        1 => (1..3_u64).prop_map(Step::FailRelease),
         1 => prop_oneof![Just(usize::MAX), 0..8_000_000_usize].prop_map(Step::Capacity),
         1 => Just(Step::ResetPeaks),
     ]
@@ -72,6 +74,7 @@ pub fn run(make: MakePlacement, limit_bytes: Option<usize>, steps: Vec<Step>) {
                 checked.arena.upstream_mut().complete_before_failing(partial_pages);
             }
             Step::FailReserve(number) => checked.arena.upstream_mut().fail_reserve(number),
+            Step::FailRelease(number) => checked.arena.upstream_mut().fail_release(number),
             Step::Capacity(bytes) => checked.arena.upstream_mut().set_capacity_bytes(bytes),
             Step::ResetPeaks => checked.arena.reset_peaks(),
         }

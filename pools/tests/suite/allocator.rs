@@ -115,6 +115,31 @@ fn an_impossible_reservation_is_an_error_and_the_next_one_works() {
 }
 
 #[test]
+fn the_threshold_itself_is_a_pools() {
+    let pool = MemPool::new().unwrap();
+    let block = pool.with(|| vec![1_u8; mempool_pools::DEFAULT_THRESHOLD_BYTES]);
+    assert_eq!(pool.stats().blocks.current, 1);
+    drop(block);
+}
+
+#[test]
+fn zeroed_and_grown_requests_below_the_threshold_are_counted() {
+    let pool = MemPool::new().unwrap();
+    let mut grown = pool.with(|| vec![1_u8; 100]);
+    let zeroed = pool.with(|| vec![0_u8; 100]);
+    let before = pool.stats();
+    pool.with(|| grown.reserve_exact(200));
+    let after = pool.stats();
+    if before.bypassed_count > 0 {
+        assert_eq!((before.bypassed_count, before.bypassed_bytes), (2, 200));
+        assert_eq!((after.bypassed_count, after.bypassed_bytes), (3, 500));
+    } else {
+        assert_eq!(after.requested.current, 400);
+    }
+    drop((grown, zeroed));
+}
+
+#[test]
 fn what_the_threshold_keeps_out_is_counted() {
     let pool = MemPool::new().unwrap();
     let before = pool.stats();

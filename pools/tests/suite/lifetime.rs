@@ -37,7 +37,8 @@ fn a_pool_without_blocks_is_gone_with_its_last_handle() {
 #[test]
 fn a_pool_with_blocks_is_gone_with_its_last_block() {
     let mut blocks = Vec::new();
-    for _ in 0..5 {
+    // In all, more pools than can exist at once.
+    for _ in 0..25 {
         for _ in 0..200 {
             blocks.push(MemPool::new().unwrap().with(big));
         }
@@ -65,8 +66,10 @@ fn empty_cache_leaves_pools_alone() {
     let pool = MemPool::new().unwrap();
     drop(pool.with(|| vec![1_u8; 64 * BIG]));
     let reserved = pool.stats().reserved.current;
-    drop(vec![1_u8; 64 * BIG]);
-    assert!(empty_cache().unwrap() > 0);
+    drop(vec![1_u8; 512 * BIG]);
+    let cached = default_pool().unwrap().stats().reserved.current;
+    assert!(empty_cache().unwrap() >= 256 * BIG);
+    assert!(default_pool().unwrap().stats().reserved.current < cached);
     assert_eq!(pool.stats().reserved.current, reserved);
     assert_eq!(default_pool().unwrap().id(), 0);
 }
@@ -84,6 +87,48 @@ fn what_does_not_fit_under_a_limit_goes_to_the_inner_allocator_and_is_counted() 
     assert!(blocks.iter().flatten().all(|&byte| byte == 7));
     drop(blocks);
     assert_eq!(pool.stats().requested.current, 0);
+}
+
+#[test]
+fn a_pool_emptied_again_and_again_is_as_good_as_new() {
+    let pools = [MemPool::new().unwrap(), MemPool::new().unwrap()];
+    for _ in 0..80 {
+        for pool in &pools {
+            drop(pool.with(|| vec![1_u8; 4 * BIG]));
+            assert!(pool.trim().unwrap() >= 4 * BIG);
+        }
+    }
+    let other = MemPool::new().unwrap();
+    drop(other.with(big));
+    assert_eq!(other.stats().overflow_count, 0);
+}
+
+#[test]
+fn a_new_pool_has_no_option_or_figure_of_the_one_before() {
+    for _ in 0..20 {
+        let old = MemPool::builder().hard_limit(4 * BIG).min_bytes(BIG).build().unwrap();
+        old.with(|| {
+            let mut refused: Vec<u8> = Vec::new();
+            assert!(refused.try_reserve_exact(8 * BIG).is_err());
+            drop(Box::new([1_u8; 100]));
+        });
+        drop(old);
+        let new = MemPool::builder().limit(4 * BIG).build().unwrap();
+        assert_eq!((new.stats().bypassed_count, new.stats().overflow_count), (0, 0));
+        drop(new.with(|| vec![1_u8; 8 * BIG]));
+        drop(new.with(|| vec![1_u8; 1 << 16]));
+        assert_eq!((new.stats().overflow_count, new.stats().misses), (1, 1));
+    }
+}
+
+#[test]
+fn what_nobody_could_serve_is_not_counted() {
+    let pool = MemPool::new().unwrap();
+    pool.with(|| {
+        let mut block: Vec<u8> = Vec::new();
+        assert!(block.try_reserve_exact(1 << 60).is_err());
+    });
+    assert_eq!(pool.stats().overflow_bytes, 0);
 }
 
 #[test]

@@ -44,7 +44,12 @@ fn a_pool_can_be_entered_again_inside_itself() {
 
 #[test]
 fn without_pools_sends_requests_to_the_inner_allocator() {
-    let pool = MemPool::new().unwrap();
+    let (pool, default) = (MemPool::new().unwrap(), default_pool().unwrap());
+    let before = default.stats().requested.total_allocated;
+    drop(without_pools(|| Vec::<u8>::with_capacity(4096 * BIG)));
+    let after = default.stats().requested.total_allocated;
+    // Other tests use the default pool too, but not for gigabytes at once.
+    assert!(after - before < 4096 * BIG as u64);
     let blocks = pool.with(|| {
         let outside = without_pools(|| (big(), std::thread::spawn(propagate().wrap(big)).join().unwrap()));
         (outside, big())

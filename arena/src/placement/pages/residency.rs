@@ -4,7 +4,7 @@
 //! are shared with live blocks and segments end at page boundaries. So mapping for a block
 //! never changes what a neighbour sees.
 
-use super::{Pages, aligned_start};
+use super::{LARGE, Pages, SMALL, aligned_start};
 use crate::block::{BlockId, BlockState};
 use crate::error::{ArenaError, MapError, UpstreamError};
 use crate::page_map::PageMap;
@@ -81,22 +81,21 @@ impl Pages {
                 AddressRange::between(kept.end().max(range.start), range.end()),
                 AddressRange::between(range.start, kept.start),
             ];
-            let missing = match refused {
-                Refused::Limit { missing_bytes } => {
-                    let pages = &self.segment(self.blocks.get(id)).pages;
-                    let own_bytes: usize = own
-                        .iter()
-                        .map(|rest| pages.mapped_page_count(rest.inner_pages(self.page_bytes)))
-                        .sum::<usize>()
-                        * self.page_bytes;
-                    if self.stats.releasable_bytes + own_bytes < missing_bytes {
-                        // Giving up everything would not be enough, so nothing is given up.
-                        return Err(refused);
-                    }
-                    missing_bytes
+            let pages = &self.segment(self.blocks.get(id)).pages;
+            let own_pages = |rest: &AddressRange| pages.mapped_page_count(rest.inner_pages(self.page_bytes));
+            let own_bytes = own.iter().map(own_pages).sum::<usize>() * self.page_bytes;
+            let spare_bytes = self.stats.releasable_bytes + own_bytes;
+            let (missing, hopeless) = match refused {
+                Refused::Limit { missing_bytes } => (missing_bytes, spare_bytes < missing_bytes),
+                Refused::Upstream { missing_bytes, .. } => {
+                    let needed = self.stats.reserved.current - spare_bytes + missing_bytes;
+                    (missing_bytes, needed > upstream.capacity_bytes())
                 }
-                Refused::Upstream { missing_bytes, .. } => missing_bytes,
             };
+            // When giving up everything would not be enough, nothing is given up.
+            if hopeless {
+                return Err(refused);
+            }
             // The block is in no index now, so other blocks give first.
             let mut returned = self.unmap_free_pages(upstream, missing);
             for rest in own {
@@ -159,24 +158,40 @@ impl Pages {
         if self.stats.releasable_bytes == 0 {
             return 0;
         }
-        let mut candidates: Vec<BlockId> = self
-            .zones
-            .iter()
-            .flat_map(|zone| zone.resident.iter().chain(zone.sparse.iter()))
-            .map(|entry| entry.id)
-            .filter(|&id| self.blocks.get(id).extra > 0)
-            .collect();
-        // Few long unmaps are cheaper than many short ones.
-        candidates.sort_by_key(|&id| std::cmp::Reverse(self.blocks.get(id).extra));
         let mut returned = 0;
-        for id in candidates {
-            if returned >= target_bytes {
-                break;
+        // Resident blocks by size, from the index. Few long unmaps are cheaper than many short ones.
+        for zone in [LARGE, SMALL] {
+            let mut passed_over = Vec::new();
+            while returned < target_bytes
+                && let Some(entry) = self.zones[zone].resident.largest()
+                && entry.len >= self.page_bytes
+            {
+                self.remove_free(entry.id);
+                let range = self.range_of(entry.id);
+                let taken = self.unmap_pages(entry.id, range, target_bytes - returned, upstream);
+                returned += taken;
+                if taken > 0 {
+                    self.insert_free(entry.id);
+                } else {
+                    // No whole page in it, or upstream refused.
+                    passed_over.push(entry.id);
+                }
             }
-            self.remove_free(id);
-            let range = self.range_of(id);
-            returned += self.unmap_pages(id, range, target_bytes - returned, upstream);
-            self.insert_free(id);
+            passed_over.into_iter().for_each(|id| self.insert_free(id));
+        }
+        // Blocks that lost a part of their pages before, or never had all of them.
+        if returned < target_bytes && self.stats.releasable_bytes > 0 {
+            let sparse = self.zones.iter().flat_map(|zone| zone.sparse.iter()).map(|entry| entry.id);
+            let sparse: Vec<BlockId> = sparse.filter(|&id| self.blocks.get(id).extra > 0).collect();
+            for id in sparse {
+                if returned >= target_bytes {
+                    break;
+                }
+                self.remove_free(id);
+                let range = self.range_of(id);
+                returned += self.unmap_pages(id, range, target_bytes - returned, upstream);
+                self.insert_free(id);
+            }
         }
         returned
     }
@@ -216,7 +231,7 @@ impl Pages {
     pub(super) fn release_empty_segments(&mut self, upstream: &mut dyn Upstream) {
         for slot in 0..self.segments.len() {
             let Some(segment) = &self.segments[slot] else { continue };
-            let (id, range) = (segment.first_block, segment.pages.range());
+            let (id, range, zone) = (segment.first_block, segment.pages.range(), segment.zone);
             let block = *self.blocks.get(id);
             if block.state != BlockState::Free || block.len != range.len || block.extra > 0 {
                 continue;
@@ -229,6 +244,8 @@ impl Pages {
             }
             self.blocks.remove(id);
             self.segments[slot] = None;
+            let next = &mut self.zones[zone].next_range_bytes;
+            *next = (*next / 2).max(self.options.first_range_bytes);
             self.stats.segments.decrease(1);
         }
     }

@@ -1,0 +1,193 @@
+//! What is particular to policy `pages`: parking, ranges, moving pages, figures.
+
+use mempool_arena::{
+    Arena, ArenaError, BucketStats, Pages, PagesOptions, Request, SimulatedBuilder, SimulatedUpstream,
+    StepArena,
+};
+
+const PAGE: usize = 1 << 16;
+
+fn options() -> PagesOptions {
+    PagesOptions {
+        granule_bytes: 256,
+        small_limit_bytes: 1 << 15,
+        limit_bytes: None,
+        first_range_bytes: 1 << 20,
+    }
+}
+
+fn upstream() -> SimulatedBuilder {
+    SimulatedUpstream::builder().page_bytes(PAGE)
+}
+
+fn arena(options: PagesOptions) -> Arena<SimulatedUpstream, Pages> {
+    Arena::new(Pages::new(options).unwrap(), upstream().build())
+}
+
+#[test]
+fn at_most_eight_blocks_of_a_size_wait() {
+    let mut arena = arena(options());
+    let blocks: Vec<usize> = (0..9).map(|_| arena.allocate(Request::new(4096)).unwrap().addr).collect();
+    for &addr in &blocks[..8] {
+        arena.free(addr).unwrap();
+    }
+    assert_eq!(arena.stats().parked_bytes, 8 * 4096);
+    arena.free(blocks[8]).unwrap();
+    assert_eq!(arena.stats().parked_bytes, 4096);
+    arena.settle();
+    assert_eq!(arena.stats().parked_bytes, 0);
+}
+
+#[test]
+fn calls_are_counted_as_upstream_counts_them() {
+    let mut arena = arena(options());
+    let block = arena.allocate(Request::new(8 * PAGE)).unwrap();
+    arena.free(block.addr).unwrap();
+    arena.trim(usize::MAX);
+    let counters = arena.upstream().counters();
+    assert_eq!((arena.stats().map_calls, arena.stats().unmap_calls), (1, 1));
+    assert_eq!((counters.map_calls, counters.unmap_calls), (1, 1));
+}
+
+#[test]
+fn scarce_address_space_serves_what_fits() {
+    let upstream = upstream().address_space_bytes(4 * PAGE).build();
+    let mut arena = Arena::new(Pages::new(options()).unwrap(), upstream);
+    assert!(arena.allocate(Request::new(2 * PAGE)).is_ok());
+}
+
+#[test]
+fn ranges_double_while_they_are_held_and_no_longer() {
+    let mut arena = arena(options());
+    let blocks: Vec<usize> = (0..31).map(|_| arena.allocate(Request::new(1 << 20)).unwrap().addr).collect();
+    // 1 + 2 + 4 + 8 + 16 MiB.
+    assert_eq!(arena.upstream().counters().reserve_calls, 5);
+    for addr in blocks {
+        arena.free(addr).unwrap();
+    }
+    for _ in 0..200 {
+        arena.trim(usize::MAX);
+        let block = arena.allocate(Request::new(1 << 20)).unwrap();
+        arena.free(block.addr).unwrap();
+    }
+    arena.trim(usize::MAX);
+    arena.allocate(Request::new(1 << 20)).unwrap();
+    let ranges: Vec<usize> = arena.upstream().reserved_ranges().map(|range| range.len).collect();
+    assert_eq!(ranges, [1 << 20]);
+}
+
+#[test]
+fn a_block_grows_into_a_neighbour_that_waits() {
+    let mut arena = arena(options());
+    let block = arena.allocate(Request::new(PAGE)).unwrap();
+    let neighbour = arena.allocate(Request::new(PAGE)).unwrap();
+    arena.allocate(Request::new(PAGE)).unwrap();
+    arena.free(neighbour.addr).unwrap();
+    let grown = arena.resize_in_place(block.addr, 2 * PAGE).unwrap().expect("the neighbour is free");
+    assert_eq!(grown.allocated_bytes, 2 * PAGE);
+    assert!(arena.resize_in_place(block.addr, 3 * PAGE).unwrap().is_none(), "a live block is behind it");
+    arena.validate().unwrap();
+}
+
+#[test]
+fn a_blocks_own_spare_pages_make_room_under_a_limit() {
+    let limit_bytes = Some(5 * PAGE);
+    let mut arena = arena(PagesOptions { limit_bytes, ..options() });
+    arena.allocate(Request::new(PAGE)).unwrap();
+    let spare = arena.allocate(Request::new(3 * PAGE)).unwrap();
+    arena.free(spare.addr).unwrap();
+    // The only free block; its mapped pages lie before the aligned place.
+    assert!(!arena.allocate(Request::new(2 * PAGE).aligned_to(8 * PAGE)).unwrap().hit);
+    assert!(arena.stats().reserved.peak <= 5 * PAGE);
+    arena.validate().unwrap();
+}
+
+#[test]
+fn a_request_beyond_upstreams_capacity_leaves_the_cache_alone() {
+    let upstream = upstream().capacity_bytes(16 * PAGE).build();
+    let mut arena = Arena::new(Pages::new(options()).unwrap(), upstream);
+    arena.allocate(Request::new(4 * PAGE)).unwrap();
+    let cached = arena.allocate(Request::new(8 * PAGE)).unwrap();
+    arena.free(cached.addr).unwrap();
+    assert!(arena.allocate(Request::new(32 * PAGE)).is_err());
+    assert_eq!(arena.stats().reserved.current, 12 * PAGE);
+}
+
+#[test]
+fn hits_and_misses_are_counted_in_the_bucket_of_the_size() {
+    let mut arena = arena(options());
+    let block = arena.allocate(Request::new(5000)).unwrap();
+    arena.free(block.addr).unwrap();
+    arena.allocate(Request::new(5000)).unwrap();
+    assert_eq!(arena.stats().buckets[12], BucketStats { hits: 1, misses: 1 });
+}
+
+#[test]
+fn figures_are_their_formulas() {
+    let mut arena = arena(options());
+    let small = arena.allocate(Request::new(300)).unwrap(); // 512 bytes of one page
+    assert_eq!(arena.stats().internal_fragmentation(), 1.0 - 300.0 / 512.0);
+    assert_eq!(arena.stats().inactive_split.current, PAGE - 512);
+    assert_eq!(arena.stats().inactive_split_blocks.current, 1);
+    let large = arena.allocate(Request::new(8 * PAGE)).unwrap();
+    arena.free(large.addr).unwrap();
+    arena.free(small.addr).unwrap();
+    arena.trim(usize::MAX);
+    let expected = 1.0 - (300 + 8 * PAGE) as f64 / (9 * PAGE) as f64;
+    assert_eq!(arena.stats().run_fragmentation(), expected);
+    assert_eq!(arena.stats().reserved.total_freed(), 9 * PAGE as u64);
+    arena.reset_peaks();
+    assert_eq!(arena.stats().reserved.peak, 0);
+}
+
+#[test]
+fn scattered_free_blocks_are_external_fragmentation() {
+    let mut arena = arena(options());
+    let blocks: Vec<usize> = (0..16).map(|_| arena.allocate(Request::new(PAGE)).unwrap().addr).collect();
+    for addr in blocks.iter().step_by(2) {
+        arena.free(*addr).unwrap();
+    }
+    arena.settle();
+    assert_eq!(arena.largest_free_bytes(), PAGE);
+    assert_eq!(arena.external_fragmentation(), 1.0 - 1.0 / 8.0);
+    for addr in blocks.iter().skip(1).step_by(2) {
+        arena.free(*addr).unwrap();
+    }
+    arena.settle();
+    assert_eq!(arena.external_fragmentation(), 0.0);
+}
+
+#[test]
+fn trim_takes_the_longest_free_run_first() {
+    let mut arena = arena(options());
+    let short = arena.allocate(Request::new(PAGE)).unwrap();
+    arena.allocate(Request::new(PAGE)).unwrap();
+    let long = arena.allocate(Request::new(4 * PAGE)).unwrap();
+    arena.allocate(Request::new(PAGE)).unwrap();
+    arena.free(short.addr).unwrap();
+    arena.free(long.addr).unwrap();
+    assert_eq!(arena.trim(4 * PAGE), 4 * PAGE);
+    assert_eq!(arena.stats().unmap_calls, 1);
+    assert!(arena.allocate(Request::new(PAGE)).unwrap().hit);
+}
+
+#[test]
+fn a_granule_larger_than_a_page_is_refused() {
+    let mut arena = arena(PagesOptions { granule_bytes: 2 * PAGE, ..options() });
+    let error = arena.allocate(Request::new(1)).unwrap_err();
+    assert!(matches!(error, ArenaError::Option { option: "granule_bytes", value: 131_072, .. }), "{error}");
+    for granule_bytes in [0, 3, 1 << 21] {
+        assert!(Pages::new(PagesOptions { granule_bytes, ..options() }).is_err());
+    }
+    assert!(Pages::new(PagesOptions { first_range_bytes: 0, ..options() }).is_err());
+}
+
+#[test]
+fn the_limit_of_scratch_holds_after_a_reset_too() {
+    let mut scratch = StepArena::new().limit_bytes(1 << 16);
+    for _ in 0..10 {
+        scratch.alloc_slice_fill_copy(2_000, 0_u8).unwrap();
+    }
+    scratch.reset();
+    assert!(scratch.alloc_slice_fill_copy(1 << 20, 0_u8).is_err());
+}
