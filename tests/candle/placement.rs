@@ -56,7 +56,7 @@ fn a_repeated_step_of_fixed_shape_takes_and_returns_no_memory() {
     let pool = MemPool::new(&Device::Cpu).unwrap();
     let layer = candle_nn::linear(512, 512, builder().pp("layer")).unwrap();
     let x = tensor(4, (256, 512), 1.0).unwrap();
-    let mut step = || {
+    let step = || {
         pool.with(|| {
             let mut hidden = x.clone();
             for _ in 0..4 {
