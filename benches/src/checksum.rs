@@ -32,7 +32,7 @@ impl Checksum {
     }
 }
 
-/// Hashes up to [`SAMPLES`] evenly spaced elements of a contiguous f32 tensor on the CPU.
+/// Hashes up to 256 evenly spaced elements of a contiguous f32 tensor on the CPU.
 ///
 /// It reads the storage in place: an op such as `sum_all` would read a 64 MB result once more and
 /// allocate, and so blur what is measured. Fails on a value that is not finite, because a run that
