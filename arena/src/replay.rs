@@ -20,7 +20,7 @@ use crate::upstream::Upstream;
 #[non_exhaustive]
 pub enum ReplayError {
     /// An allocation that the policy could not serve.
-    #[error("event {event}: {source}")]
+    #[error("event {event} cannot be served")]
     Refused {
         /// The event's number, counted from 1.
         event: u64,

@@ -32,8 +32,8 @@ mod pool;
 
 pub use error::{Error, Result};
 pub use mempool_pools::{
-    BucketStats, DEFAULT_THRESHOLD_BYTES, Instrumented, Policy, PoolAllocator, PoolStats, Propagation,
-    ScopeGuard, Stat, Stats, StepArena, StepArenaError, StepStats, Violation, bucket_of, mark_step,
-    propagate, without_pools,
+    ArenaError, BucketStats, DEFAULT_THRESHOLD_BYTES, Instrumented, Policy, PoolAllocator, PoolError,
+    PoolStats, Propagation, ScopeGuard, Stat, Stats, StepArena, StepArenaError, StepStats, Violation,
+    bucket_of, mark_step, propagate, set_huge_pages, without_pools,
 };
 pub use pool::{MemPool, MemPoolBuilder, available_bytes, default_pool, empty_cache, with_pool};

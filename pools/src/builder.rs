@@ -71,6 +71,10 @@ impl MemPoolBuilder {
     /// As [`limit`](Self::limit), but what does not fit fails. Rust's collections, and so
     /// candle's tensors, answer a failed allocation by ending the process: choose this only
     /// where that is better than using more memory.
+    ///
+    /// The limit is on the pool: requests below the allocator's threshold or this pool's
+    /// [`min_bytes`](Self::min_bytes), and vectors that began elsewhere and grow inside the scope,
+    /// are not the pool's.
     pub fn hard_limit(mut self, bytes: usize) -> Self {
         self.limit_bytes = Some(bytes);
         self.hard_limit = true;
@@ -99,8 +103,9 @@ impl MemPoolBuilder {
         allocator::require_linked(self.crate_path)?;
         let (limit, page) = (self.limit_bytes, 1 << region::PAGE_LOG2);
         if let Some(value) = limit.filter(|&limit| limit < page) {
-            let rule = "a pool maps pages of 2 MiB, so its limit must be at least one";
-            return Err(PoolError::Option { option: "limit", value, rule });
+            let option = if self.hard_limit { "hard_limit" } else { "limit" };
+            let rule = "a pool maps pages of 2 MiB, so at least 2097152 bytes are needed";
+            return Err(PoolError::Option { option, value, rule });
         }
         let made = inside(|| {
             registry::require_open()?;

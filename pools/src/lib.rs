@@ -46,6 +46,7 @@ mod thread_state;
 pub use allocator::{DEFAULT_THRESHOLD_BYTES, PoolAllocator};
 pub use builder::{MemPoolBuilder, Policy};
 pub use error::PoolError;
+pub use host_upstream::set_huge_pages;
 pub use instrument::Instrumented;
 /// The bookkeeping core, for tools that work on traces.
 pub use mempool_arena as arena;

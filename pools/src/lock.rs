@@ -7,6 +7,7 @@
 #![allow(unsafe_code)] // listed in ARCHITECTURE.md
 
 use std::cell::UnsafeCell;
+use std::panic::RefUnwindSafe;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A mutex with a place to keep its guard while the process forks.
@@ -20,6 +21,9 @@ pub(crate) struct Lock<T: 'static> {
 // to it is ordered by that mutex; the guard in it never leaves the thread that took it, but for
 // the copy of that thread in a forked child.
 unsafe impl<T: Send + 'static> Sync for Lock<T> {}
+
+// A panic while the lock is held ends the process, so nobody ever sees what it left behind.
+impl<T: 'static> RefUnwindSafe for Lock<T> {}
 
 impl<T: 'static> Lock<T> {
     pub(crate) const fn new(value: T) -> Self {

@@ -56,5 +56,7 @@ pub fn available_bytes() -> usize {
     let group = system.cgroup_limits().map(|limits| limits.free_memory);
     let available = system.available_memory().min(group.unwrap_or(u64::MAX));
     let cached: usize = inside(|| registry::slots().map(Slot::releasable_bytes).sum());
-    usize::try_from(available).unwrap_or(usize::MAX).saturating_add(cached)
+    // Cached pages that nobody has touched yet take no memory and free none.
+    let most = usize::try_from(system.total_memory()).unwrap_or(usize::MAX);
+    usize::try_from(available).unwrap_or(usize::MAX).saturating_add(cached).min(most)
 }

@@ -236,3 +236,59 @@ fn a_forked_child_of_a_program_outside_its_pools_allocates() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_trim_that_leaves_many_holes_leaves_the_process_able_to_map() {
+    const NAME: &str = "a_trim_that_leaves_many_holes_leaves_the_process_able_to_map";
+    if !is_child(NAME) {
+        // In a process of its own: a process may have so many mappings and no more.
+        let output = child(NAME, "");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let pool = MemPool::new().unwrap();
+    // Untouched, so the blocks take address space only.
+    let mut blocks: Vec<Option<Vec<u8>>> =
+        (0..70_000).map(|_| Some(pool.with(|| Vec::with_capacity(2 * BIG)))).collect();
+    let held = blocks.iter().flatten().count();
+    blocks.iter_mut().step_by(2).for_each(|block| *block = None);
+    let free = pool.stats().releasable_bytes;
+    assert!(free >= held / 2 * BIG, "{free} bytes are free");
+    assert_eq!(pool.trim().unwrap(), free);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+    assert!(maps < 40_000, "{maps} mappings");
+    std::thread::spawn(|| drop(vec![1_u8; BIG])).join().unwrap();
+    let used: Vec<Vec<u8>> = (0..50).map(|_| pool.with(|| vec![0_u8; 2 * BIG])).collect();
+    assert!(used.iter().flatten().all(|&byte| byte == 0));
+    pool.validate().unwrap();
+}
+
+/// Set in the child by the handler below.
+static HANDLER_RAN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+extern "C" fn allocating_handler() {
+    drop(std::hint::black_box(vec![1_u8; BIG]));
+    HANDLER_RAN.store(true, std::sync::atomic::Ordering::Relaxed);
+}
+
+#[test]
+#[allow(unsafe_code)] // pthread_atfork has no safe form
+fn other_fork_handlers_may_allocate() {
+    const NAME: &str = "other_fork_handlers_may_allocate";
+    if !is_child(NAME) {
+        let output = child(NAME, "");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    // Registered before any pool exists, so it runs while the pools' locks are held.
+    let handler: unsafe extern "C" fn() = allocating_handler;
+    // SAFETY: the handler lives as long as the process.
+    let result = unsafe { libc::pthread_atfork(Some(handler), Some(handler), Some(handler)) };
+    assert_eq!(result, 0);
+    let pool = MemPool::new().unwrap();
+    let block = pool.with(|| vec![1_u8; BIG]);
+    assert_eq!(in_fork(|| assert!(HANDLER_RAN.load(std::sync::atomic::Ordering::Relaxed))), 0);
+    drop(block);
+    assert_eq!(pool.stats().requested.current, 0);
+}

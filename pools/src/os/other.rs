@@ -9,7 +9,7 @@ pub(crate) fn reserve(len: usize) -> Result<AddressRange, UpstreamError> {
     Err(UpstreamError::AddressSpace { requested_bytes: len })
 }
 
-pub(crate) fn commit(range: AddressRange) -> Result<(), UpstreamError> {
+pub(crate) fn commit(range: AddressRange, _: bool) -> Result<(), UpstreamError> {
     Err(UpstreamError::AddressSpace { requested_bytes: range.len })
 }
 

@@ -3,45 +3,61 @@
 
 use std::ffi::c_void;
 use std::fmt::{self, Write as _};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mempool_arena::{AddressRange, UpstreamError};
 
+/// Ranges that were decommitted and not committed again, about.
+static HOLES: AtomicUsize = AtomicUsize::new(0);
+/// A quarter of the mappings that Linux allows a process.
+const MAX_HOLES: usize = 16 << 10;
+
 /// Reserves `len` bytes of address space that nothing can be read from or written to.
+///
+/// Not `MAP_NORESERVE`: such a mapping would evade the system's own judgement of how much may be
+/// committed. Memory that cannot be accessed is not charged, however much of it there is.
 pub(crate) fn reserve(len: usize) -> Result<AddressRange, UpstreamError> {
     // SAFETY: a new anonymous mapping at an address of the system's choice touches no
     // existing memory.
     let start = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            len,
-            libc::PROT_NONE,
-            libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
+        libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0)
     };
     if start == libc::MAP_FAILED {
         return Err(last_error("mmap", len));
     }
-    let range = AddressRange::new(start.expose_provenance(), len);
-    advise_huge_pages(range);
-    Ok(range)
+    Ok(AddressRange::new(start.expose_provenance(), len))
 }
 
 /// Makes a reserved range readable and writable. Its bytes read as zero.
-pub(crate) fn commit(range: AddressRange) -> Result<(), UpstreamError> {
+pub(crate) fn commit(range: AddressRange, huge_pages: bool) -> Result<(), UpstreamError> {
     // SAFETY: `range` lies in the range this crate reserved, so no foreign mapping changes.
     let result =
         unsafe { libc::mprotect(pointer(range.start), range.len, libc::PROT_READ | libc::PROT_WRITE) };
-    if result == 0 { Ok(()) } else { Err(last_error("mprotect", range.len)) }
+    if result != 0 {
+        return Err(last_error("mprotect", range.len));
+    }
+    let _ = HOLES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |holes| holes.checked_sub(1));
+    if huge_pages {
+        advise_huge_pages(range);
+    }
+    Ok(())
 }
 
 /// Gives the memory of a committed range back, and keeps its addresses reserved.
 ///
 /// A new mapping takes the place of the old one: unlike `madvise`, this guarantees on every
 /// system that the bytes read as zero when they are committed again, and under strict
-/// overcommit it also returns the charge.
+/// overcommit it also returns the charge. But each hole splits a mapping, and Linux allows a
+/// process 65,530 of them, for its threads' stacks too. So when there are many holes already,
+/// `MADV_DONTNEED` is used, which on Linux does guarantee zeros and splits nothing.
 pub(crate) fn decommit(range: AddressRange) -> Result<(), UpstreamError> {
+    #[cfg(target_os = "linux")]
+    if HOLES.load(Ordering::Relaxed) >= MAX_HOLES {
+        // SAFETY: `range` lies in the range this crate reserved and holds no live block, so
+        // dropping its contents takes nothing from anyone.
+        let result = unsafe { libc::madvise(pointer(range.start), range.len, libc::MADV_DONTNEED) };
+        return if result == 0 { Ok(()) } else { Err(last_error("madvise", range.len)) };
+    }
     // SAFETY: `range` lies in the range this crate reserved and holds no live block, so
     // replacing its pages takes nothing from anyone.
     let start = unsafe {
@@ -49,7 +65,7 @@ pub(crate) fn decommit(range: AddressRange) -> Result<(), UpstreamError> {
             pointer(range.start),
             range.len,
             libc::PROT_NONE,
-            libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE | libc::MAP_FIXED,
+            libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED,
             -1,
             0,
         )
@@ -57,7 +73,7 @@ pub(crate) fn decommit(range: AddressRange) -> Result<(), UpstreamError> {
     if start == libc::MAP_FAILED {
         return Err(last_error("mmap", range.len));
     }
-    advise_huge_pages(range);
+    HOLES.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 

@@ -122,6 +122,36 @@ fn a_new_pool_has_no_option_or_figure_of_the_one_before() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_request_far_beyond_the_machines_memory_is_refused_as_without_pools() {
+    // Under the default overcommit policy the system judges each request by itself.
+    let policy = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap();
+    if policy.trim() == "1" {
+        return;
+    }
+    let pool = MemPool::new().unwrap();
+    let refused = |size: usize| Vec::<u8>::new().try_reserve_exact(size).is_err();
+    assert!(pool.with(|| refused(4 << 40)));
+    assert!(mempool_pools::without_pools(|| refused(4 << 40)));
+    pool.validate().unwrap();
+}
+
+#[test]
+fn pools_and_guards_may_cross_a_caught_panic() {
+    fn unwind_safe<T: std::panic::RefUnwindSafe + std::panic::UnwindSafe>() {}
+    unwind_safe::<MemPool>();
+}
+
+#[test]
+fn pools_work_without_huge_pages_too() {
+    mempool_pools::set_huge_pages(false);
+    let pool = MemPool::new().unwrap();
+    let block = pool.with(big);
+    mempool_pools::set_huge_pages(true);
+    assert!(block.iter().all(|&byte| byte == 7));
+}
+
+#[test]
 fn what_nobody_could_serve_is_not_counted() {
     let pool = MemPool::new().unwrap();
     pool.with(|| {
@@ -135,7 +165,8 @@ fn what_nobody_could_serve_is_not_counted() {
 fn a_limit_below_a_page_is_refused_with_its_number() {
     let error = MemPool::builder().limit(1000).build().unwrap_err();
     assert!(matches!(error, PoolError::Option { option: "limit", value: 1000, .. }), "{error}");
-    assert!(MemPool::builder().hard_limit(0).build().is_err());
+    let error = MemPool::builder().hard_limit(0).build().unwrap_err();
+    assert!(matches!(error, PoolError::Option { option: "hard_limit", value: 0, .. }), "{error}");
 }
 
 #[test]
