@@ -4,7 +4,8 @@
 //! are shared with live blocks and segments end at page boundaries. So mapping for a block
 //! never changes what a neighbour sees.
 
-use super::{LARGE, Pages, SMALL, aligned_start};
+use super::cutting::aligned_start;
+use super::{LARGE, Pages, SMALL};
 use crate::block::{BlockId, BlockState};
 use crate::error::{ArenaError, MapError, UpstreamError};
 use crate::page_map::PageMap;
