@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{VarBuilder, VarMap};
 use candle_transformers::models::bert::{BertModel, Config};
 
-const BATCH: usize = 8;
+const BATCH: usize = 4;
 const TOKENS: usize = 96;
 
 pub(crate) struct Bert {

@@ -27,7 +27,7 @@ fn main() -> Result<()> {
     if cfg!(debug_assertions) {
         eprintln!("This is a debug build; its times say little. Add --release.");
     }
-    let (bert_steps, training_steps) = (20, 20);
+    let (bert_steps, training_steps) = (15, 15);
     let steps = 2 * (bert_steps + training_steps + 2 * WARM_UP);
     let bar = ProgressBar::new(steps as u64)
         .with_style(ProgressStyle::with_template("{bar:40} {pos}/{len} steps [{elapsed}] {msg}")?);
