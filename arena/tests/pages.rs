@@ -68,6 +68,8 @@ fn ranges_double_while_they_are_held_and_no_longer() {
     for _ in 0..200 {
         arena.trim(usize::MAX);
         let block = arena.allocate(Request::new(1 << 20)).unwrap();
+        let longest = arena.upstream().reserved_ranges().map(|range| range.len).max();
+        assert!(longest <= Some(32 << 20), "{longest:?} bytes are reserved for one block");
         arena.free(block.addr).unwrap();
     }
     arena.trim(usize::MAX);

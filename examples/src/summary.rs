@@ -41,6 +41,10 @@ impl Summary {
                 100.0 * stats.hit_rate()
             ),
         );
+        let bypassed = stats.bypassed_bytes as f64;
+        let all = bypassed + stats.requested.total_allocated as f64;
+        let share = if all > 0.0 { 100.0 * bypassed / all } else { 0.0 };
+        self.row("pool bypassed", format!("{share:.3} % of the bytes, {} requests", stats.bypassed_count));
         self.row("pool fragmentation", format!("{:.2} % of the run", 100.0 * stats.run_fragmentation()))
     }
 }

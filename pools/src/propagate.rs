@@ -7,9 +7,9 @@ use crate::scope::{self, Target};
 /// A scope reaches the thread that entered it only. Code that runs parts of its work on other
 /// threads takes this along:
 ///
-/// ```no_run
+/// ```
 /// # fn work(_: usize) {}
-/// # let pool: mempool_pools::MemPool = unimplemented!();
+/// # fn parts(pool: &mempool_pools::MemPool) {
 /// pool.with(|| {
 ///     let scopes = mempool_pools::propagate();
 ///     std::thread::scope(|threads| {
@@ -19,6 +19,7 @@ use crate::scope::{self, Target};
 ///         }
 ///     });
 /// });
+/// # }
 /// ```
 ///
 /// A thread pool with work stealing (rayon) may run a foreign job inside a propagated scope
