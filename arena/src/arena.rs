@@ -39,6 +39,12 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         self.placement.allocate(request, &mut self.upstream)
     }
 
+    /// See [`Placement::allocate_mapped`].
+    #[inline]
+    pub fn allocate_mapped(&mut self, request: Request) -> Option<Placed> {
+        self.placement.allocate_mapped(request)
+    }
+
     /// See [`Placement::free`].
     ///
     /// # Errors

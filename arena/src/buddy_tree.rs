@@ -71,6 +71,16 @@ impl BuddyTree {
         Some(AddressRange::new(start, 1 << order)).filter(|region| region.contains(addr))
     }
 
+    /// The block that [`allocate`](Self::allocate) would take for this order, or cut.
+    #[must_use]
+    pub fn first_free(&self, order: u32) -> Option<usize> {
+        let available = self.orders & u64::MAX.checked_shl(order.max(self.min_order))?;
+        if available == 0 {
+            return None;
+        }
+        self.free[available.trailing_zeros() as usize].first().copied()
+    }
+
     /// Takes a block of `2^order` bytes: the lowest one of the smallest order that has any.
     pub fn allocate(&mut self, order: u32) -> Option<usize> {
         let order = order.max(self.min_order);

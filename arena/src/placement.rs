@@ -28,6 +28,10 @@ pub trait Placement: Send + fmt::Debug {
     /// could serve.
     fn allocate(&mut self, request: Request, upstream: &mut dyn Upstream) -> Result<Placed, ArenaError>;
 
+    /// Places a block on memory that is mapped already; `None`, and nothing is changed or counted,
+    /// when there is none for it, also for requests no memory could serve.
+    fn allocate_mapped(&mut self, request: Request) -> Option<Placed>;
+
     /// Ends the block that starts at `addr` and returns what it was.
     ///
     /// # Errors

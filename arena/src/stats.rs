@@ -172,6 +172,35 @@ impl Stats {
         }
     }
 
+    /// Adds the figures of another placement. Peaks are added too: their sum is what the two
+    /// together reached at most.
+    pub fn add(&mut self, other: &Self) {
+        let sum = |stat: &mut Stat, other: &Stat| {
+            stat.current += other.current;
+            stat.peak += other.peak;
+            stat.total_allocated += other.total_allocated;
+        };
+        sum(&mut self.requested, &other.requested);
+        sum(&mut self.allocated, &other.allocated);
+        sum(&mut self.active, &other.active);
+        sum(&mut self.reserved, &other.reserved);
+        sum(&mut self.blocks, &other.blocks);
+        sum(&mut self.segments, &other.segments);
+        sum(&mut self.inactive_split_blocks, &other.inactive_split_blocks);
+        sum(&mut self.inactive_split, &other.inactive_split);
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.failures += other.failures;
+        for (bucket, other) in self.buckets.iter_mut().zip(other.buckets.iter()) {
+            bucket.hits += other.hits;
+            bucket.misses += other.misses;
+        }
+        self.map_calls += other.map_calls;
+        self.unmap_calls += other.unmap_calls;
+        self.parked_bytes += other.parked_bytes;
+        self.releasable_bytes += other.releasable_bytes;
+    }
+
     /// Counts a block of `allocated` bytes, made for a request of `requested`.
     #[inline]
     pub(crate) fn count_allocation(&mut self, requested: usize, allocated: usize, hit: bool) {

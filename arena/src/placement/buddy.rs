@@ -87,6 +87,15 @@ impl Buddy {
         })
     }
 
+    /// Notes a block that was taken from the tree and whose pages are mapped.
+    fn place(&mut self, block: AddressRange, order: u32, request: Request, hit: bool) -> Placed {
+        self.count_users(block, true);
+        self.live.insert(block.start, Live { order, requested: request.size_bytes });
+        self.stats.count_allocation(request.size_bytes, block.len, hit);
+        self.count_splits();
+        Placed { addr: block.start, allocated_bytes: block.len, hit }
+    }
+
     /// The region of `addr`, with the shape of its page table.
     fn region_mut(&mut self, addr: usize) -> &mut Region {
         self.regions.range_mut(..=addr).next_back().expect("a block lies in a region").1
@@ -307,12 +316,22 @@ impl Placement for Buddy {
                 return Err(self.out_of_memory(request.size_bytes, source));
             }
         }
-        self.count_users(block, true);
-        self.live.insert(start, Live { order, requested: request.size_bytes });
         let hit = self.stats.map_calls == calls_before;
-        self.stats.count_allocation(request.size_bytes, block.len, hit);
-        self.count_splits();
-        Ok(Placed { addr: start, allocated_bytes: block.len, hit })
+        Ok(self.place(block, order, request, hit))
+    }
+
+    fn allocate_mapped(&mut self, request: Request) -> Option<Placed> {
+        let len = request.rounded_bytes(self.options.granule_bytes).ok()?;
+        let order =
+            self.tree.order_for(len.max(request.align_bytes)).filter(|&order| order < usize::BITS - 1)?;
+        let block = AddressRange::new(self.tree.first_free(order)?, 1 << order);
+        let touched = block.outer_pages(self.page_bytes);
+        if self.region_mut(block.start).pages.mapped_page_count(touched) * self.page_bytes != touched.len {
+            return None;
+        }
+        let start = self.tree.allocate(order).expect("a block was free");
+        debug_assert_eq!(start, block.start, "the tree gives the block it shows");
+        Some(self.place(block, order, request, true))
     }
 
     fn free(&mut self, addr: usize, _: &mut dyn Upstream) -> Result<LiveBlock, ArenaError> {

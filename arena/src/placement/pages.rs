@@ -43,6 +43,10 @@ pub struct PagesOptions {
     /// Length of the first virtual range; each further one doubles. Address space is not
     /// memory: a range should be long enough that a pool rarely needs a second one.
     pub first_range_bytes: usize,
+    /// Maps each range whole when it is reserved and gives it back whole: for an upstream whose
+    /// ranges are memory. A range is then `first_range_bytes` long for large requests and twice
+    /// `small_limit_bytes` for small ones, or as long as a request that is more than half of that.
+    pub whole_ranges: bool,
 }
 
 impl Default for PagesOptions {
@@ -52,6 +56,7 @@ impl Default for PagesOptions {
             small_limit_bytes: 1 << 20,
             limit_bytes: None,
             first_range_bytes: DEFAULT_RANGE_BYTES,
+            whole_ranges: false,
         }
     }
 }
@@ -124,6 +129,13 @@ impl Pages {
         self.zones.iter().map(|zone| zone.resident.probes() + zone.sparse.probes()).sum()
     }
 
+    /// The usual length of a range that is mapped whole.
+    fn whole_range_bytes(&self, zone: usize) -> Option<usize> {
+        let usual =
+            if zone == SMALL { 2 * self.options.small_limit_bytes } else { self.options.first_range_bytes };
+        self.options.whole_ranges.then_some(usual)
+    }
+
     fn zone_of(&self, len: usize) -> usize {
         if len <= self.options.small_limit_bytes { SMALL } else { LARGE }
     }
@@ -156,13 +168,20 @@ impl Pages {
         check_page(self.options.granule_bytes, page_bytes)?;
         let padding = align.saturating_sub(page_bytes);
         let needed = (len + padding).next_multiple_of(page_bytes);
-        let next = self.zones[zone].next_range_bytes.checked_next_multiple_of(page_bytes);
-        let wanted = next.unwrap_or(needed).max(needed);
+        let wanted = match self.whole_range_bytes(zone) {
+            // A range that this request fills by half serves nobody better for being longer.
+            Some(usual) if needed > usual / 2 => needed,
+            Some(usual) => usual.next_multiple_of(page_bytes),
+            None => {
+                let next = self.zones[zone].next_range_bytes.checked_next_multiple_of(page_bytes);
+                next.unwrap_or(needed).max(needed)
+            }
+        };
         // A short range still serves this request when address space is scarce.
         let range = upstream
             .reserve(wanted)
             .or_else(|error| if wanted > needed { upstream.reserve(needed) } else { Err(error) })?;
-        if range.len >= wanted {
+        if range.len >= wanted && !self.options.whole_ranges {
             self.zones[zone].next_range_bytes = wanted.saturating_mul(2);
         }
         self.page_bytes = page_bytes;
@@ -222,6 +241,32 @@ impl Pages {
         true
     }
 
+    /// Places a block of `len` bytes on memory that is mapped already.
+    #[inline]
+    fn place_mapped(&mut self, request: Request, len: usize) -> Option<Placed> {
+        let (align, granule) = (request.align_bytes, self.options.granule_bytes);
+        if let Some(id) = self.parked.take(len, align, &self.blocks) {
+            let block = self.blocks.get_mut(id);
+            block.state = BlockState::Live;
+            block.extra = (len - request.size_bytes) as u32;
+            let addr = block.start;
+            self.stats.parked_bytes -= len;
+            self.stats.count_allocation(request.size_bytes, len, true);
+            return Some(Placed { addr, allocated_bytes: len, hit: true });
+        }
+        let zone = self.zone_of(len);
+        if let Some(entry) = Self::find(&mut self.zones[zone].resident, len, align, granule) {
+            return Some(self.place_resident(entry, request, len));
+        }
+        if !self.parked.is_empty() {
+            self.settle();
+            if let Some(entry) = Self::find(&mut self.zones[zone].resident, len, align, granule) {
+                return Some(self.place_resident(entry, request, len));
+            }
+        }
+        None
+    }
+
     fn out_of_memory(&mut self, requested_bytes: usize, source: Option<UpstreamError>) -> ArenaError {
         self.stats.failures += 1;
         ArenaError::OutOfMemory {
@@ -260,29 +305,17 @@ impl Placement for Pages {
 
     #[inline]
     fn allocate(&mut self, request: Request, upstream: &mut dyn Upstream) -> Result<Placed, ArenaError> {
-        let granule = self.options.granule_bytes;
-        let len = request.rounded_bytes(granule)?;
-        let align = request.align_bytes;
-        if let Some(id) = self.parked.take(len, align, &self.blocks) {
-            let block = self.blocks.get_mut(id);
-            block.state = BlockState::Live;
-            block.extra = (len - request.size_bytes) as u32;
-            let addr = block.start;
-            self.stats.parked_bytes -= len;
-            self.stats.count_allocation(request.size_bytes, len, true);
-            return Ok(Placed { addr, allocated_bytes: len, hit: true });
+        let len = request.rounded_bytes(self.options.granule_bytes)?;
+        match self.place_mapped(request, len) {
+            Some(placed) => Ok(placed),
+            None => self.allocate_sparse(request, len, self.zone_of(len), upstream),
         }
-        let zone = self.zone_of(len);
-        if let Some(entry) = Self::find(&mut self.zones[zone].resident, len, align, granule) {
-            return Ok(self.place_resident(entry, request, len));
-        }
-        if !self.parked.is_empty() {
-            self.settle();
-            if let Some(entry) = Self::find(&mut self.zones[zone].resident, len, align, granule) {
-                return Ok(self.place_resident(entry, request, len));
-            }
-        }
-        self.allocate_sparse(request, len, zone, upstream)
+    }
+
+    #[inline]
+    fn allocate_mapped(&mut self, request: Request) -> Option<Placed> {
+        let len = request.rounded_bytes(self.options.granule_bytes).ok()?;
+        self.place_mapped(request, len)
     }
 
     #[inline]

@@ -18,6 +18,7 @@ fn pages(limit_bytes: Option<usize>) -> Box<dyn Placement> {
         small_limit_bytes: 1 << 15,
         limit_bytes,
         first_range_bytes: 1 << 20,
+        whole_ranges: false,
     };
     Box::new(Pages::new(options).unwrap())
 }

@@ -50,7 +50,8 @@ impl Pages {
         let start = aligned_start(entry.start, align);
         let part = AddressRange::new(start, len);
         let calls_before = self.stats.map_calls;
-        if let Err(refused) = self.map_making_room(entry.id, part, upstream) {
+        let mapped = if self.options.whole_ranges { self.range_of(entry.id) } else { part };
+        if let Err(refused) = self.map_making_room(entry.id, mapped, upstream) {
             self.insert_free(entry.id);
             let source = match refused {
                 Refused::Limit { .. } => None,
@@ -207,13 +208,18 @@ impl Pages {
         upstream: &mut dyn Upstream,
     ) -> usize {
         let slot = self.blocks.get(id).segment as usize;
+        let whole = self.options.whole_ranges;
         let mut rest = range.inner_pages(self.page_bytes);
+        if whole && rest != self.pages_mut(slot).range() {
+            return 0;
+        }
         let mut returned = 0;
         while returned < target_bytes
             && let Some(run) = self.pages_mut(slot).first_mapped_run(rest)
         {
             let wanted = (target_bytes - returned).checked_next_multiple_of(self.page_bytes);
-            let run = AddressRange::new(run.start, run.len.min(wanted.unwrap_or(usize::MAX)));
+            let wanted = wanted.filter(|_| !whole).unwrap_or(usize::MAX);
+            let run = AddressRange::new(run.start, run.len.min(wanted));
             self.stats.unmap_calls += 1;
             let done = match upstream.unmap(run) {
                 Ok(()) => run.len,
