@@ -101,7 +101,7 @@ fn overflowed(layout: Layout, block: *mut u8) -> *mut u8 {
 /// The pool that a pointer belongs to.
 #[inline]
 fn owner(pointer: *mut u8) -> Option<&'static Slot> {
-    registry::slot(region::owner(pointer.addr())?)
+    registry::slot(region::HOST.owner(pointer.addr())?)
 }
 
 /// Runs `f` on a slot, with its own allocations going to the inner allocator.

@@ -2,6 +2,7 @@
 
 use mempool_arena::{Buddy, BuddyOptions, Pages, PagesOptions, Placement};
 
+use crate::device::{DeviceState, PoolDevice, PoolSetup};
 use crate::error::PoolError;
 use crate::pool::MemPool;
 use crate::slot::{Setup, option_error};
@@ -17,6 +18,9 @@ pub enum Policy {
     Pages,
     /// Blocks of powers of two, split in halves.
     Buddy,
+    /// Best fit in segments that are taken and given back whole: for devices whose driver cannot
+    /// manage virtual memory. The default there.
+    Segments,
 }
 
 /// Sizes are rounded up to a cache line, and blocks aligned to one.
@@ -28,9 +32,13 @@ const FIRST_RANGE_BYTES: usize = 1 << 30;
 #[derive(Debug, Clone)]
 #[must_use = "a builder makes a pool when `build` is called"]
 pub struct MemPoolBuilder {
+    device: Option<PoolDevice>,
     name: Option<String>,
-    policy: Policy,
+    policy: Option<Policy>,
     limit_bytes: Option<usize>,
+    use_on_oom: bool,
+    garbage_collection_threshold: Option<f64>,
+    release_threshold_bytes: Option<usize>,
     hard_limit: bool,
     min_bytes: usize,
     crate_path: &'static str,
@@ -38,10 +46,22 @@ pub struct MemPoolBuilder {
 
 impl MemPoolBuilder {
     pub(crate) fn new() -> Self {
+        Self::with_device(None)
+    }
+
+    pub(crate) fn on(device: PoolDevice) -> Self {
+        Self::with_device(Some(device))
+    }
+
+    fn with_device(device: Option<PoolDevice>) -> Self {
         Self {
+            device,
             name: None,
-            policy: Policy::default(),
+            policy: None,
             limit_bytes: None,
+            use_on_oom: false,
+            garbage_collection_threshold: None,
+            release_threshold_bytes: None,
             hard_limit: false,
             min_bytes: 0,
             crate_path: "mempool_pools",
@@ -56,12 +76,13 @@ impl MemPoolBuilder {
 
     /// How blocks are placed.
     pub fn policy(mut self, policy: Policy) -> Self {
-        self.policy = policy;
+        self.policy = Some(policy);
         self
     }
 
     /// Keeps the pool's mapped memory at or below `bytes`. What does not fit goes to the inner
-    /// allocator and is counted (`overflow_bytes`).
+    /// allocator on the host, and fails with an out-of-memory error on a device; either is counted
+    /// (`overflow_bytes`).
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit_bytes = Some(bytes);
         self.hard_limit = false;
@@ -88,6 +109,27 @@ impl MemPoolBuilder {
         self
     }
 
+    /// For a device: whether other pools may borrow this one's free memory when nothing else is
+    /// left. Not unless this says so.
+    pub fn use_on_oom(mut self, enabled: bool) -> Self {
+        self.use_on_oom = enabled;
+        self
+    }
+
+    /// For a device: before the pool would hold more than this share (between 0 and 1) of what it
+    /// may hold, its free pages are given back.
+    pub fn garbage_collection_threshold(mut self, share: f64) -> Self {
+        self.garbage_collection_threshold = Some(share);
+        self
+    }
+
+    /// For a device: free pages beyond `bytes` are given back at each
+    /// [`mark_step`](crate::mark_step). Without it everything is kept.
+    pub fn release_threshold(mut self, bytes: usize) -> Self {
+        self.release_threshold_bytes = Some(bytes);
+        self
+    }
+
     /// The crate that [`PoolError::AllocatorNotLinked`] names. For crates that re-export pools.
     #[doc(hidden)]
     pub fn crate_path(mut self, path: &'static str) -> Self {
@@ -100,6 +142,22 @@ impl MemPoolBuilder {
     /// # Errors
     /// See [`MemPool::new`], and [`PoolError::Option`] for a limit that cannot hold a page.
     pub fn build(self) -> Result<MemPool, PoolError> {
+        if let Some(device) = self.device {
+            return self.build_on(device);
+        }
+        for (given, option) in [
+            (self.use_on_oom, "use_on_oom"),
+            (self.garbage_collection_threshold.is_some(), "garbage_collection_threshold"),
+            (self.release_threshold_bytes.is_some(), "release_threshold"),
+        ] {
+            if given {
+                return Err(PoolError::Option { option, value: 1, rule: "pools of the host do not have it" });
+            }
+        }
+        if self.policy == Some(Policy::Segments) {
+            let rule = "the host maps pages: use policy pages or buddy";
+            return Err(PoolError::Option { option: "policy segments", value: 1, rule });
+        }
         allocator::require_linked(self.crate_path)?;
         let (limit, page) = (self.limit_bytes, 1 << region::PAGE_LOG2);
         if let Some(value) = limit.filter(|&limit| limit < page) {
@@ -109,7 +167,7 @@ impl MemPoolBuilder {
         }
         let made = inside(|| {
             registry::require_open()?;
-            let placement = make_placement(self.policy, self.limit_bytes)?;
+            let placement = make_placement(self.policy.unwrap_or_default(), self.limit_bytes)?;
             registry::open_pool(|id| Setup {
                 // A copy: the caller's string may lie in a pool, and a pool's name is freed while
                 // locks are held.
@@ -125,9 +183,9 @@ impl MemPoolBuilder {
 
 fn make_placement(policy: Policy, limit_bytes: Option<usize>) -> Result<Box<dyn Placement>, PoolError> {
     // In a small region many short ranges serve better than one that takes it all.
-    let first_range_bytes = FIRST_RANGE_BYTES.min(region::len() / 64).max(region::part_bytes());
+    let first_range_bytes = FIRST_RANGE_BYTES.min(region::HOST.len() / 64).max(region::HOST.part_bytes());
     let placement: Box<dyn Placement> = match policy {
-        Policy::Pages => Box::new(
+        Policy::Pages | Policy::Segments => Box::new(
             Pages::new(PagesOptions {
                 granule_bytes: GRANULE_BYTES,
                 limit_bytes,
@@ -146,6 +204,79 @@ fn make_placement(policy: Policy, limit_bytes: Option<usize>) -> Result<Box<dyn 
         ),
     };
     Ok(placement)
+}
+
+impl MemPoolBuilder {
+    fn build_on(self, device: PoolDevice) -> Result<MemPool, PoolError> {
+        let state = device.state;
+        let page = state.page_bytes.unwrap_or(1 << region::PAGE_LOG2);
+        if let Some(value) = self.limit_bytes.filter(|&limit| limit < page) {
+            let rule = "a pool of a device needs at least one page";
+            return Err(PoolError::Option { option: "limit", value, rule });
+        }
+        if let Some(share) = self.garbage_collection_threshold.filter(|&share| !(share > 0.0 && share < 1.0))
+        {
+            let option = "garbage_collection_threshold";
+            return Err(PoolError::Share { option, value: share.to_string(), rule: "between 0 and 1" });
+        }
+        let policy = self.policy.unwrap_or_else(|| state.default_policy());
+        inside(|| {
+            // What cannot work is refused now, not at the first request.
+            make_device_placement(policy, state, state.platform.region.part_bytes())?;
+            state.sweep();
+            let id = registry::take_pool_id();
+            let setup = PoolSetup {
+                name: self.name.as_deref().map_or_else(|| format!("pool {id}"), str::to_owned),
+                policy,
+                min_bytes: self.min_bytes,
+                limit_bytes: self.limit_bytes,
+                use_on_oom: self.use_on_oom,
+                garbage_collection_threshold: self.garbage_collection_threshold,
+                release_threshold_bytes: self.release_threshold_bytes,
+            };
+            Ok(MemPool::from_device_slot(state.open_pool(id, setup), id))
+        })
+    }
+}
+
+/// Sizes on a device are rounded up to this, and blocks aligned to it: what CUDA's own allocation
+/// calls guarantee, twice.
+const DEVICE_GRANULE_BYTES: usize = 512;
+/// The usual length of a segment that is taken whole, as PyTorch has it.
+const SEGMENT_BYTES: usize = 20 << 20;
+
+/// A placement for a device's memory. Limits are kept by the pool, over all its arenas.
+pub(crate) fn make_device_placement(
+    policy: Policy,
+    device: &DeviceState,
+    first_range_bytes: usize,
+) -> Result<Box<dyn Placement>, PoolError> {
+    let needs_mapping = |policy| PoolError::NeedsMapping { policy, ordinal: device.ordinal };
+    let pages = PagesOptions { granule_bytes: DEVICE_GRANULE_BYTES, ..PagesOptions::default() };
+    let maps = device.page_bytes.is_some();
+    Ok(match policy {
+        Policy::Pages if !maps => return Err(needs_mapping("pages")),
+        Policy::Buddy if !maps => return Err(needs_mapping("buddy")),
+        Policy::Segments if maps => {
+            let rule = "the device manages virtual memory: use policy pages or buddy";
+            return Err(PoolError::Option { option: "policy segments", value: 1, rule });
+        }
+        Policy::Pages => {
+            Box::new(Pages::new(PagesOptions { first_range_bytes, ..pages }).map_err(option_error)?)
+        }
+        Policy::Segments => {
+            let options = PagesOptions { first_range_bytes: SEGMENT_BYTES, whole_ranges: true, ..pages };
+            Box::new(Pages::new(options).map_err(option_error)?)
+        }
+        Policy::Buddy => Box::new(
+            Buddy::new(BuddyOptions {
+                granule_bytes: DEVICE_GRANULE_BYTES,
+                limit_bytes: None,
+                range_bytes: first_range_bytes,
+            })
+            .map_err(option_error)?,
+        ),
+    })
 }
 
 /// The setup of the default pool.

@@ -3,6 +3,8 @@
 use mempool_arena::ArenaError;
 use thiserror::Error;
 
+use crate::device::DriverError;
+
 /// Failure of a pool operation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -29,6 +31,53 @@ pub enum PoolError {
         /// The most that can exist at once.
         limit: usize,
     },
+    /// cudarc's allocations do not arrive at pools.
+    #[error(
+        "the CUDA hooks of candle-mempool are not linked: cudarc must use its feature `dynamic-linking` (and \
+         none of its `dynamic-loading` features), and a shared library needs the linker argument \
+         -Bsymbolic-functions"
+    )]
+    HooksNotLinked,
+    /// The driver lacks functions that pools need.
+    #[error("pools need a CUDA driver of version 12.0 or later")]
+    DriverTooOld,
+    /// Pools exist for primary contexts only.
+    #[error("the context is not the primary one of device {ordinal}: make it with CudaContext::new")]
+    NotPrimary {
+        /// The device's number.
+        ordinal: u32,
+    },
+    /// The driver refused.
+    #[error("device {ordinal}: {source}")]
+    Driver {
+        /// The device's number.
+        ordinal: u32,
+        /// The call and its error.
+        source: DriverError,
+    },
+    /// The device cannot do what the policy needs.
+    #[error(
+        "policy {policy} needs virtual memory management, which device {ordinal} does not have: use policy segments"
+    )]
+    NeedsMapping {
+        /// The policy asked for.
+        policy: &'static str,
+        /// The device's number.
+        ordinal: u32,
+    },
+    /// A share that is not one.
+    #[error("{option} of {value} cannot work: a number {rule} is needed")]
+    Share {
+        /// The option.
+        option: &'static str,
+        /// The value given.
+        value: String,
+        /// What it has to satisfy.
+        rule: &'static str,
+    },
+    /// The pool is no more.
+    #[error("the pool has been closed")]
+    Closed,
     /// An option has a value that cannot work.
     #[error("{option} of {value} cannot work: {rule}")]
     Option {

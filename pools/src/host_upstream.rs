@@ -37,15 +37,15 @@ impl Upstream for HostUpstream {
     }
 
     fn capacity_bytes(&self) -> usize {
-        region::len()
+        region::HOST.len()
     }
 
     fn reserve(&mut self, len: usize) -> Result<AddressRange, UpstreamError> {
-        region::take(len, self.slot_index)
+        region::HOST.take(len, self.slot_index)
     }
 
     fn release(&mut self, range: AddressRange) -> Result<(), UpstreamError> {
-        region::give_back(range);
+        region::HOST.give_back(range);
         Ok(())
     }
 

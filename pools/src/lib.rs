@@ -28,6 +28,9 @@
 
 mod allocator;
 mod builder;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub mod cuda;
+pub mod device;
 mod error;
 mod host_upstream;
 mod instrument;

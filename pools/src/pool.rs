@@ -6,6 +6,7 @@ use std::sync::Arc;
 use mempool_arena::Violation;
 
 use crate::builder::MemPoolBuilder;
+use crate::device::PoolSlot;
 use crate::error::PoolError;
 use crate::instrument::Instrumented;
 use crate::registry;
@@ -14,7 +15,10 @@ use crate::slot::Slot;
 use crate::stats::PoolStats;
 use crate::thread_state::inside;
 
-/// A host memory pool: what is allocated inside its scope lies in memory of its own.
+/// A memory pool: what is allocated inside its scope lies in memory of its own.
+///
+/// [`new`](Self::new) and [`builder`](Self::builder) make pools of host memory; a device's are made by
+/// [`PoolDevice::pool_builder`](crate::device::PoolDevice::pool_builder).
 ///
 /// A cheap handle, `Send + Sync + Clone`. Memory from the pool stays valid for as long as its
 /// owner keeps it, also after the scope, the thread and every handle are gone; the pool's
@@ -43,16 +47,38 @@ pub struct MemPool {
 
 #[derive(Debug)]
 struct Handle {
-    slot: &'static Slot,
+    place: Place,
     id: u64,
+}
+
+/// Where a pool is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Place {
+    Host(&'static Slot),
+    Device(&'static PoolSlot),
+}
+
+impl Place {
+    /// Whether scopes of both decide about the same requests.
+    pub(crate) fn shares_requests_with(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Host(_), Self::Host(_)) => true,
+            (Self::Device(one), Self::Device(other)) => one.device.id == other.device.id,
+            (Self::Host(_), Self::Device(_)) | (Self::Device(_), Self::Host(_)) => false,
+        }
+    }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // The default pool lives as long as the process.
-        if self.id != registry::DEFAULT_ID {
-            inside(|| self.slot.retire(self.id));
+        // Default pools live as long as the process.
+        if self.id == registry::DEFAULT_ID {
+            return;
         }
+        inside(|| match self.place {
+            Place::Host(slot) => slot.retire(self.id),
+            Place::Device(slot) => slot.retire(self.id),
+        });
     }
 }
 
@@ -73,14 +99,18 @@ impl MemPool {
     }
 
     pub(crate) fn from_slot(slot: &'static Slot, id: u64) -> Self {
-        inside(|| Self { handle: Arc::new(Handle { slot, id }) })
+        inside(|| Self { handle: Arc::new(Handle { place: Place::Host(slot), id }) })
     }
 
-    pub(crate) fn slot(&self) -> &'static Slot {
-        self.handle.slot
+    pub(crate) fn from_device_slot(slot: &'static PoolSlot, id: u64) -> Self {
+        inside(|| Self { handle: Arc::new(Handle { place: Place::Device(slot), id }) })
     }
 
-    /// The pool's id, unique in the process; 0 is the default pool.
+    pub(crate) fn place(&self) -> Place {
+        self.handle.place
+    }
+
+    /// The pool's id, unique in the process; 0 is the default pool of the host or a device.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.handle.id
@@ -103,23 +133,36 @@ impl MemPool {
         Instrumented::new(future, self.clone())
     }
 
-    /// Gives the pool's free pages back to the system, and returns their bytes.
+    /// Gives the pool's free pages back to the system or the device, and returns their bytes.
+    ///
+    /// On a device the calling thread waits until the work that was queued before is done, since
+    /// it may still use those pages; other threads go on. While a stream is in capture, nothing
+    /// can be waited for: pages that are not known to be idle stay.
     ///
     /// # Errors
-    /// None at present; the type leaves room for devices whose drivers can refuse.
+    /// None at present.
     pub fn trim(&self) -> Result<usize, PoolError> {
-        Ok(self.handle.slot.trim(self.handle.id, usize::MAX))
+        Ok(match self.handle.place {
+            Place::Host(slot) => slot.trim(self.handle.id, usize::MAX),
+            Place::Device(slot) => inside(|| slot.trim(usize::MAX)),
+        })
     }
 
     /// The pool's figures, at no cost that grows with the pool.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
-        self.handle.slot.stats(self.handle.id)
+        match self.handle.place {
+            Place::Host(slot) => slot.stats(self.handle.id),
+            Place::Device(slot) => inside(|| slot.stats()),
+        }
     }
 
     /// Forgets the peaks of all figures.
     pub fn reset_peak_stats(&self) {
-        self.handle.slot.reset_peaks(self.handle.id);
+        match self.handle.place {
+            Place::Host(slot) => slot.reset_peaks(self.handle.id),
+            Place::Device(slot) => inside(|| slot.reset_peaks()),
+        }
     }
 
     /// Walks the pool's bookkeeping and checks every invariant. For tests: it holds the pool's
@@ -128,7 +171,10 @@ impl MemPool {
     /// # Errors
     /// The first rule that does not hold.
     pub fn validate(&self) -> Result<(), Violation> {
-        self.handle.slot.validate(self.handle.id)
+        match self.handle.place {
+            Place::Host(slot) => slot.validate(self.handle.id),
+            Place::Device(slot) => inside(|| slot.validate()),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::device::{DeviceState, Inner as Platform};
 use crate::error::PoolError;
 use crate::pool::MemPool;
 use crate::slot::Slot;
@@ -43,7 +44,10 @@ pub fn empty_cache() -> Result<usize, PoolError> {
 /// pool are those between the last two calls. Returns the number of the step that ended,
 /// counted from 1.
 pub fn mark_step() -> u64 {
-    inside(|| registry::slots().for_each(Slot::mark_step));
+    inside(|| {
+        registry::slots().for_each(Slot::mark_step);
+        registry::platforms().flat_map(Platform::devices).for_each(DeviceState::mark_step);
+    });
     STEP.fetch_add(1, Ordering::Relaxed) + 1
 }
 

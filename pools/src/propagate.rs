@@ -1,6 +1,7 @@
 //! Handing a thread's scopes over to another thread.
 
-use crate::scope::{self, Target};
+use crate::scope::{self, ScopeGuard, Target};
+use crate::thread_state::inside;
 
 /// The scopes of the thread that made it, which other threads can enter.
 ///
@@ -26,20 +27,21 @@ use crate::scope::{self, Target};
 /// while that scope waits for a job of its own; such a job's allocations land in the pool too.
 #[derive(Debug, Clone)]
 pub struct Propagation {
-    host: Option<Target>,
+    scopes: Vec<Target>,
 }
 
 impl Propagation {
     /// The scopes of the calling thread.
     #[must_use]
     pub fn current() -> Self {
-        Self { host: scope::current() }
+        inside(|| Self { scopes: scope::current() })
     }
 
     /// Runs `f` on the calling thread inside these scopes. Where the thread that made this was
     /// in no scope, `f` runs as it would without.
     pub fn with<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _scope = self.host.clone().map(scope::enter);
+        // They end in the order in which they began, the last one first or not: both are right.
+        let _scopes: Vec<ScopeGuard> = inside(|| self.scopes.iter().cloned().map(scope::enter).collect());
         f()
     }
 

@@ -7,6 +7,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::device::{self, Inner as Platform};
 use crate::error::PoolError;
 use crate::lock::Lock;
 use crate::slot::{Setup, Slot};
@@ -18,8 +19,17 @@ pub(crate) const MAX_POOLS: usize = 4096;
 
 static SLOTS: [OnceLock<&'static Slot>; MAX_POOLS] = [const { OnceLock::new() }; MAX_POOLS];
 
-static REGISTRY: Lock<Registry> =
-    Lock::new(Registry { state: State::Unopened, vacant: Vec::new(), used: 0, next_id: 0 });
+static REGISTRY: Lock<Registry> = Lock::new(Registry {
+    state: State::Unopened,
+    vacant: Vec::new(),
+    used: 0,
+    next_id: DEFAULT_ID + 1,
+    watches_forks: false,
+});
+
+/// Platforms whose devices have pools.
+static PLATFORMS: [OnceLock<&'static Platform>; MAX_PLATFORMS] = [const { OnceLock::new() }; MAX_PLATFORMS];
+const MAX_PLATFORMS: usize = 16;
 
 /// Index of the default pool's slot plus one; zero while there is none.
 static DEFAULT: AtomicU32 = AtomicU32::new(0);
@@ -43,14 +53,23 @@ struct Registry {
     /// Slots that were ever used.
     used: u32,
     next_id: u64,
+    watches_forks: bool,
 }
 
 impl Registry {
+    /// Registers the fork handlers, once.
+    fn watch_forks(&mut self) {
+        if !self.watches_forks {
+            self.watches_forks = true;
+            os::run_at_fork(before_fork, after_fork);
+        }
+    }
+
     /// Reserves the region and creates the default pool, once.
     fn open(&mut self) -> Result<(), PoolError> {
         if let State::Unopened = self.state {
-            os::run_at_fork(before_fork, after_fork);
-            self.state = match region::open() {
+            self.watch_forks();
+            self.state = match region::HOST.open(os::address_space_left(), os::reserve) {
                 Ok(()) => State::Open,
                 Err(reason) => {
                     os::report(format_args!(
@@ -62,7 +81,7 @@ impl Registry {
             };
             if let State::Open = self.state {
                 let setup = crate::builder::default_setup();
-                let slot = self.insert(|_| setup)?.0;
+                let slot = self.insert(DEFAULT_ID, |_| setup)?.0;
                 DEFAULT.store(slot.index() + 1, Ordering::Release);
             }
         }
@@ -72,7 +91,16 @@ impl Registry {
         }
     }
 
-    fn insert(&mut self, setup: impl FnOnce(u64) -> Setup) -> Result<(&'static Slot, u64), PoolError> {
+    fn take_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    fn insert(
+        &mut self,
+        id: u64,
+        setup: impl FnOnce(u64) -> Setup,
+    ) -> Result<(&'static Slot, u64), PoolError> {
         let index = match self.vacant.pop() {
             Some(index) => index,
             None if (self.used as usize) < MAX_POOLS => {
@@ -82,8 +110,6 @@ impl Registry {
             None => return Err(PoolError::TooManyPools { limit: MAX_POOLS }),
         };
         let slot = SLOTS[index as usize].get_or_init(|| Box::leak(Box::new(Slot::new(index))));
-        let id = self.next_id;
-        self.next_id += 1;
         slot.open(id, setup(id));
         Ok((slot, id))
     }
@@ -93,7 +119,8 @@ impl Registry {
 pub(crate) fn open_pool(setup: impl FnOnce(u64) -> Setup) -> Result<(&'static Slot, u64), PoolError> {
     let mut registry = REGISTRY.lock();
     registry.open()?;
-    registry.insert(setup)
+    let id = registry.take_id();
+    registry.insert(id, setup)
 }
 
 /// Makes a slot available to another pool. The caller is inside pool code and holds no lock.
@@ -130,6 +157,26 @@ pub(crate) fn slot(index: u32) -> Option<&'static Slot> {
     SLOTS.get(index as usize)?.get().copied()
 }
 
+/// Notes a platform, for [`mark_step`](crate::mark_step) and for forks.
+pub(crate) fn add_platform(platform: &'static Platform) {
+    let mut registry = REGISTRY.lock();
+    registry.watch_forks();
+    if let Some(place) = PLATFORMS.iter().find(|place| place.get().is_none()) {
+        let _ = place.set(platform);
+    }
+}
+
+/// Every platform that was noted: all of a program's drivers, and simulated ones up to a number
+/// that only tests reach.
+pub(crate) fn platforms() -> impl Iterator<Item = &'static Platform> {
+    PLATFORMS.iter().map_while(|place| place.get().copied())
+}
+
+/// An id for a pool that has no slot here.
+pub(crate) fn take_pool_id() -> u64 {
+    REGISTRY.lock().take_id()
+}
+
 /// Every slot that was ever used.
 pub(crate) fn slots() -> impl Iterator<Item = &'static Slot> {
     SLOTS.iter().map_while(|slot| slot.get().copied())
@@ -141,17 +188,22 @@ pub(crate) fn slots() -> impl Iterator<Item = &'static Slot> {
 extern "C" fn before_fork() {
     thread_state::set_inside(true);
     REGISTRY.hold_for_fork();
+    platforms().for_each(device::hold_for_fork);
     slots().for_each(|slot| slot.lock_for_fork().hold_for_fork());
-    region::lock_for_fork().hold_for_fork();
+    region::HOST.lock_for_fork().hold_for_fork();
 }
 
 /// Lets go of every lock, in the parent and in the child.
 extern "C" fn after_fork() {
     // SAFETY: the system calls this on the thread that forked, or its copy, after `before_fork`.
-    unsafe { region::lock_for_fork().release_after_fork() };
+    unsafe { region::HOST.lock_for_fork().release_after_fork() };
     for slot in slots() {
         // SAFETY: as above.
         unsafe { slot.lock_for_fork().release_after_fork() };
+    }
+    for platform in platforms() {
+        // SAFETY: as above.
+        unsafe { device::release_after_fork(platform) };
     }
     // SAFETY: as above.
     unsafe { REGISTRY.release_after_fork() };

@@ -8,10 +8,11 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
-use crate::pool::MemPool;
+use crate::device::DeviceId;
+use crate::pool::{MemPool, Place};
 use crate::propagate::Propagation;
 use crate::slot::Slot;
-use crate::thread_state::{inside, set_host};
+use crate::thread_state::{DEVICE_SCOPES, DeviceScope, OtherDevices, inside, set_devices, set_host};
 
 /// Where the requests of a scope go.
 #[derive(Debug, Clone)]
@@ -25,10 +26,25 @@ pub(crate) enum Target {
 static INNER: Slot = Slot::counting();
 
 impl Target {
-    fn slot(&self) -> &'static Slot {
+    /// Where host requests go, if the scope says so.
+    fn host(&self) -> Option<&'static Slot> {
         match self {
-            Self::Pool(pool) => pool.slot(),
-            Self::Inner => &INNER,
+            Self::Pool(pool) => match pool.place() {
+                Place::Host(slot) => Some(slot),
+                Place::Device(_) => None,
+            },
+            Self::Inner => Some(&INNER),
+        }
+    }
+
+    /// Where requests on `device` go, if the scope says so.
+    fn on_device(&self, device: DeviceId) -> Option<DeviceScope> {
+        match self {
+            Self::Pool(pool) => match pool.place() {
+                Place::Device(slot) if slot.device.id == device => Some(DeviceScope::Pool(slot)),
+                Place::Device(_) | Place::Host(_) => None,
+            },
+            Self::Inner => Some(DeviceScope::PassThrough),
         }
     }
 }
@@ -41,6 +57,50 @@ struct Entry {
 struct Stack {
     entries: Vec<Entry>,
     next_id: u64,
+}
+
+impl Stack {
+    /// Tells the thread's state where requests go now.
+    fn publish(&self) {
+        let innermost = || self.entries.iter().rev().map(|entry| &entry.target);
+        set_host(innermost().find_map(Target::host));
+        let mut devices = [None; DEVICE_SCOPES];
+        let mut count = 0;
+        let mut others = OtherDevices::Default;
+        for target in innermost() {
+            match target {
+                Target::Inner => {
+                    others = OtherDevices::PassThrough;
+                    break;
+                }
+                Target::Pool(pool) => {
+                    let Place::Device(slot) = pool.place() else { continue };
+                    let id = slot.device.id;
+                    if devices.iter().flatten().any(|&(other, _)| other == id) {
+                        continue;
+                    }
+                    if count == DEVICE_SCOPES {
+                        others = OtherDevices::Many;
+                        break;
+                    }
+                    devices[count] = Some((id, slot));
+                    count += 1;
+                }
+            }
+        }
+        set_devices(devices, others);
+    }
+}
+
+/// Where requests on `device` go, by a walk over the thread's scopes.
+pub(crate) fn find_device(device: DeviceId) -> DeviceScope {
+    STACK
+        .with(|stack| {
+            let stack = stack.borrow();
+            let innermost = stack.entries.iter().rev();
+            innermost.map(|entry| &entry.target).find_map(|target| target.on_device(device))
+        })
+        .unwrap_or(DeviceScope::None)
 }
 
 thread_local! {
@@ -74,23 +134,43 @@ impl ScopeGuard {
 
 /// Sends this thread's requests to `target`.
 pub(crate) fn enter(target: Target) -> ScopeGuard {
-    let slot = target.slot();
     let id = inside(|| {
         STACK.with(|stack| {
             let mut stack = stack.borrow_mut();
             let id = stack.next_id;
             stack.next_id += 1;
             stack.entries.push(Entry { id, target });
+            stack.publish();
             id
         })
     });
-    set_host(Some(slot));
     ScopeGuard { id, not_send: PhantomData }
 }
 
-/// The innermost scope on this thread.
-pub(crate) fn current() -> Option<Target> {
-    STACK.with(|stack| stack.borrow().entries.last().map(|entry| entry.target.clone()))
+/// The scopes on this thread that say where anything goes, the outermost first: the innermost
+/// one of the host and of each device.
+pub(crate) fn current() -> Vec<Target> {
+    STACK.with(|stack| {
+        let stack = stack.borrow();
+        let mut current: Vec<Target> = Vec::new();
+        let covers = |seen: &[Target], target: &Target| match target {
+            Target::Inner => false,
+            Target::Pool(pool) => seen.iter().any(|other| match other {
+                Target::Inner => true,
+                Target::Pool(other) => other.place().shares_requests_with(pool.place()),
+            }),
+        };
+        for entry in stack.entries.iter().rev() {
+            if !covers(&current, &entry.target) {
+                current.push(entry.target.clone());
+            }
+            if matches!(entry.target, Target::Inner) {
+                break;
+            }
+        }
+        current.reverse();
+        current
+    })
 }
 
 /// Runs `f` with this thread's allocations going to the inner allocator, as in a program without
@@ -110,7 +190,7 @@ impl Drop for ScopeGuard {
                 // Guards mostly end in reverse order, so the search begins at the end.
                 let at = stack.entries.iter().rposition(|entry| entry.id == self.id)?;
                 let ended = stack.entries.remove(at);
-                set_host(stack.entries.last().map(|entry| entry.target.slot()));
+                stack.publish();
                 let unused = stack.entries.is_empty().then(|| std::mem::take(&mut stack.entries));
                 Some((ended, unused))
             });

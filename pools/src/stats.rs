@@ -35,13 +35,14 @@ impl StepStats {
 impl Sub for StepStats {
     type Output = Self;
 
+    /// What came since `earlier`; nothing when another thread ended a step in between.
     fn sub(self, earlier: Self) -> Self {
         Self {
-            hits: self.hits - earlier.hits,
-            misses: self.misses - earlier.misses,
-            map_calls: self.map_calls - earlier.map_calls,
-            unmap_calls: self.unmap_calls - earlier.unmap_calls,
-            requested_bytes: self.requested_bytes - earlier.requested_bytes,
+            hits: self.hits.saturating_sub(earlier.hits),
+            misses: self.misses.saturating_sub(earlier.misses),
+            map_calls: self.map_calls.saturating_sub(earlier.map_calls),
+            unmap_calls: self.unmap_calls.saturating_sub(earlier.unmap_calls),
+            requested_bytes: self.requested_bytes.saturating_sub(earlier.requested_bytes),
         }
     }
 }

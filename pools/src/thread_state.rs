@@ -6,17 +6,82 @@
 
 use std::cell::Cell;
 
+use crate::device::{DeviceId, PoolSlot};
 use crate::os;
 use crate::slot::Slot;
 
 struct ThreadState {
     /// Where host requests go; `None` stands for the default pool.
     host: Cell<Option<&'static Slot>>,
+    /// Where the requests of some devices go, the innermost first.
+    devices: Cell<[Option<(DeviceId, &'static PoolSlot)>; DEVICE_SCOPES]>,
+    /// What holds for a device that is not among them.
+    other_devices: Cell<OtherDevices>,
     inside: Cell<bool>,
 }
 
+/// Devices of which a thread can be in scopes at once before looking them up takes a walk.
+pub(crate) const DEVICE_SCOPES: usize = 8;
+
+/// Where the requests of a device go that has no place of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OtherDevices {
+    /// To its default pool.
+    Default,
+    /// To the driver, as if there were no pools.
+    PassThrough,
+    /// The stack of scopes knows.
+    Many,
+}
+
+/// Where a thread's requests on one device go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum DeviceScope {
+    /// To the default pool.
+    None,
+    /// To the driver, as if there were no pools.
+    PassThrough,
+    Pool(&'static PoolSlot),
+}
+
 thread_local! {
-    static STATE: ThreadState = const { ThreadState { host: Cell::new(None), inside: Cell::new(false) } };
+    static STATE: ThreadState = const {
+        ThreadState {
+            host: Cell::new(None),
+            devices: Cell::new([None; DEVICE_SCOPES]),
+            other_devices: Cell::new(OtherDevices::Default),
+            inside: Cell::new(false),
+        }
+    };
+}
+
+/// Where the thread's requests on this device go.
+#[inline]
+pub(crate) fn device_scope(device: DeviceId) -> DeviceScope {
+    let (devices, others) = STATE.with(|state| (state.devices.get(), state.other_devices.get()));
+    for entry in devices {
+        match entry {
+            Some((id, pool)) if id == device => return DeviceScope::Pool(pool),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    match others {
+        OtherDevices::Default => DeviceScope::None,
+        OtherDevices::PassThrough => DeviceScope::PassThrough,
+        OtherDevices::Many => crate::scope::find_device(device),
+    }
+}
+
+/// Sets where the thread's requests on devices go.
+pub(crate) fn set_devices(
+    devices: [Option<(DeviceId, &'static PoolSlot)>; DEVICE_SCOPES],
+    others: OtherDevices,
+) {
+    STATE.with(|state| {
+        state.devices.set(devices);
+        state.other_devices.set(others);
+    });
 }
 
 /// The pool of the innermost scope on this thread.

@@ -1,0 +1,173 @@
+//! Pools of device memory, over any driver that orders work in streams.
+//!
+//! [`Platform`] stands between a program and its driver: with feature `cuda`, the hooks hand it
+//! every allocation and every free that cudarc makes ([`cuda`](crate::cuda)); a
+//! [simulated](simulated) driver takes their place in tests.
+//!
+//! Memory is handed out in the order of a stream, as `cuMemAllocAsync` does it: a block that its
+//! stream frees serves that stream at once, and another stream only behind an event.
+
+mod arena_slot;
+mod driver;
+mod entry;
+#[cfg_attr(feature = "planted-faults", doc(hidden))]
+#[cfg(feature = "planted-faults")]
+pub mod fault;
+#[cfg(not(feature = "planted-faults"))]
+mod fault;
+mod fork;
+mod oom;
+mod platform;
+mod pool_slot;
+pub mod simulated;
+mod state;
+mod thread_cache;
+mod upstream;
+
+use std::any::Any;
+
+pub use driver::{
+    CaptureId, CaptureState, Context, Driver, DriverError, DriverResult, Event, Physical, Stream, StreamId,
+};
+pub(crate) use fork::{hold_for_fork, release_after_fork};
+pub use oom::OomReport;
+pub(crate) use platform::Inner;
+pub use platform::{Allocation, Free, Platform};
+pub(crate) use pool_slot::{PoolSetup, PoolSlot};
+pub(crate) use state::DeviceState;
+
+use crate::builder::MemPoolBuilder;
+use crate::error::PoolError;
+use crate::pool::MemPool;
+use crate::registry;
+use crate::thread_state::inside;
+
+/// Tells devices apart, over all platforms of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceId(pub(crate) u32);
+
+/// A device with pools. A cheap handle, `Send + Sync + Copy`.
+///
+/// Two of the same number are the same device: pools use its primary context, and keep it.
+#[derive(Debug, Clone, Copy)]
+pub struct PoolDevice {
+    pub(crate) state: &'static DeviceState,
+}
+
+impl PartialEq for PoolDevice {
+    fn eq(&self, other: &Self) -> bool {
+        self.state.id == other.state.id
+    }
+}
+
+impl Eq for PoolDevice {}
+
+impl PoolDevice {
+    /// The device's number.
+    #[must_use]
+    pub fn ordinal(&self) -> u32 {
+        self.state.ordinal
+    }
+
+    /// A pool with default options.
+    ///
+    /// # Errors
+    /// See [`MemPoolBuilder::build`].
+    pub fn pool(&self) -> Result<MemPool, PoolError> {
+        self.pool_builder().build()
+    }
+
+    /// Options for a pool, all with defaults.
+    pub fn pool_builder(&self) -> MemPoolBuilder {
+        MemPoolBuilder::on(*self)
+    }
+
+    /// The pool of everything that is allocated outside any scope. It lives as long as the process.
+    #[must_use]
+    pub fn default_pool(&self) -> MemPool {
+        inside(|| MemPool::from_device_slot(self.state.default_pool(), registry::DEFAULT_ID))
+    }
+
+    /// Gives the default pool's free memory back to the device, and returns its bytes. Pools that
+    /// somebody made are not touched. See [`MemPool::trim`].
+    #[must_use = "it says how much memory was given back"]
+    pub fn empty_cache(&self) -> usize {
+        inside(|| {
+            self.state.sweep();
+            self.state.default_pool().trim(usize::MAX)
+        })
+    }
+
+    /// Bytes that can be had on the device without others giving anything up: what it has free,
+    /// no more than the memory fraction and the headroom leave, and what pools could give back.
+    ///
+    /// # Errors
+    /// [`PoolError::Driver`].
+    pub fn available_bytes(&self) -> Result<usize, PoolError> {
+        inside(|| {
+            let state = self.state;
+            let (free, _) = state.memory_info()?;
+            let held = state.physical.load(std::sync::atomic::Ordering::Relaxed);
+            let new =
+                free.saturating_sub(state.headroom_bytes()).min(state.allowed_bytes().saturating_sub(held));
+            let cached: usize = state.pools().into_iter().map(|pool| pool.releasable_bytes()).sum();
+            Ok(new + cached)
+        })
+    }
+
+    /// Why the last request failed that pools had no memory for.
+    #[must_use]
+    pub fn last_oom(&self) -> Option<OomReport> {
+        inside(|| self.state.last_oom())
+    }
+
+    /// Bytes that all pools of the device hold.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> usize {
+        self.state.physical.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Keeps what all pools of the device hold at or below this share of it, between 0 and 1.
+    ///
+    /// # Errors
+    /// [`PoolError::Share`] for any other number.
+    pub fn set_memory_fraction(&self, fraction: f64) -> Result<(), PoolError> {
+        let fraction = checked_share("memory fraction", fraction)?;
+        self.state.set_allowed(Some((self.state.total_bytes as f64 * fraction) as usize));
+        Ok(())
+    }
+
+    /// The share that [`set_memory_fraction`](Self::set_memory_fraction) set; 1 unless it did.
+    #[must_use]
+    pub fn memory_fraction(&self) -> f64 {
+        self.state.allowed_bytes() as f64 / self.state.total_bytes as f64
+    }
+
+    /// Leaves at least this share of the device to others, between 0 and 1: pools take no new
+    /// memory that would leave less free, whoever uses the rest.
+    ///
+    /// # Errors
+    /// [`PoolError::Share`] for any other number.
+    pub fn set_headroom(&self, share: f64) -> Result<(), PoolError> {
+        let share = checked_share("headroom", share)?;
+        self.state.set_headroom((self.state.total_bytes as f64 * share) as usize);
+        Ok(())
+    }
+
+    /// Declares that work queued in `stream` uses the block that starts at `addr`: once it is
+    /// freed, that work is waited for too before its memory serves anything else. `keep` is held
+    /// until then, and has to keep the stream alive. `false` when no live block of the device's
+    /// pools starts there.
+    #[must_use = "false says that the block is not a pool's"]
+    pub fn record_stream(&self, addr: usize, stream: Stream, keep: impl Any + Send) -> bool {
+        inside(|| entry::record_use(self.state.platform, addr, stream, Box::new(keep)))
+    }
+}
+
+fn checked_share(option: &'static str, share: f64) -> Result<f64, PoolError> {
+    if (0.0..=1.0).contains(&share) {
+        Ok(share)
+    } else {
+        Err(PoolError::Share { option, value: share.to_string(), rule: "from 0 to 1" })
+    }
+}

@@ -1,0 +1,328 @@
+//! Where each allocation and each free of a device enters.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, MutexGuard};
+
+use crate::device::arena_slot::{ArenaCore, ArenaSlot, Owner, Use};
+use crate::device::driver::{CaptureId, CaptureState, Event, Stream, StreamId};
+use crate::device::fault::{Fault, planted};
+use crate::device::platform::{Allocation, Free, Inner};
+use crate::device::pool_slot::GraphToken;
+use crate::device::state::DeviceState;
+use crate::thread_state::{DeviceScope, Inside, device_scope, inside};
+
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) device: &'static DeviceState,
+    pub(crate) owner: Owner,
+    /// The stream's handle; `None` for synchronous calls.
+    pub(crate) stream: Option<Stream>,
+}
+
+impl Call {
+    fn of(platform: &'static Inner, stream: Option<Stream>) -> Option<Self> {
+        let Some(stream) = stream else {
+            let device = platform.device_of_context(platform.driver.current_context()?)?;
+            return Some(Self { device, owner: Owner::Synchronous, stream: None });
+        };
+        match platform.capture_state(stream)? {
+            CaptureState::None => {
+                let (device, id) = platform.identify(stream)?;
+                Some(Self { device, owner: Owner::Stream(id), stream: Some(stream) })
+            }
+            CaptureState::Active(capture) => {
+                let device = platform.identify_captured(stream)?;
+                Some(Self { device, owner: Owner::Capture(capture, stream), stream: Some(stream) })
+            }
+            CaptureState::Invalidated => None,
+        }
+    }
+
+    /// The stream, if the host may wait for it.
+    pub(crate) fn waitable(&self) -> Option<Stream> {
+        match self.owner {
+            Owner::Stream(_) => self.stream,
+            Owner::Capture(..) | Owner::Synchronous | Owner::Ended => None,
+        }
+    }
+
+    /// For a capture: what is set when its graph is gone.
+    pub(crate) fn graph_token(&self) -> Option<GraphToken> {
+        let (Owner::Capture(..), Some(stream)) = (self.owner, self.stream) else { return None };
+        Some(graph_token(self.device, stream))
+    }
+
+    /// Has the memory of the calling thread's own stream handed on when the thread ends.
+    pub(crate) fn notice_thread_end(&self) {
+        if let (Owner::Stream(id), Some(Stream::PER_THREAD)) = (self.owner, self.stream) {
+            // Too late for a thread that is ending already: its memory waits for a trim.
+            let _ = THREAD_END.try_with(|end| {
+                let mut streams = end.streams.borrow_mut();
+                if !streams.iter().any(|&(_, other)| other == id) {
+                    streams.push((self.device, id));
+                }
+            });
+        }
+    }
+}
+
+/// A token that is set when the graph that `stream` is captured into is gone. One that no driver
+/// knows of is never set: what it guards stays.
+fn graph_token(device: &'static DeviceState, stream: Stream) -> GraphToken {
+    let token = Arc::new(AtomicBool::new(false));
+    let _ = device.platform.driver.when_graph_ends(stream, Arc::clone(&token));
+    token
+}
+
+/// The streams that end with a thread.
+struct ThreadEnd {
+    streams: RefCell<Vec<(&'static DeviceState, StreamId)>>,
+}
+
+thread_local! {
+    // A thread-local of its own, with a destructor, only to notice the thread's end: everything
+    // works without it, before it exists and after it is gone.
+    static THREAD_END: ThreadEnd = const { ThreadEnd { streams: RefCell::new(Vec::new()) } };
+}
+
+impl Drop for ThreadEnd {
+    fn drop(&mut self) {
+        inside(|| {
+            for (device, id) in std::mem::take(&mut *self.streams.borrow_mut()) {
+                device.with_context(|| {
+                    // The driver may have forgotten this thread; then its stream has another identity.
+                    let known = device.platform.driver.stream_id(Stream::PER_THREAD) == Ok(id);
+                    let stream = known.then_some(Stream::PER_THREAD);
+                    device.pools().iter().for_each(|pool| pool.stream_ended(id, stream));
+                });
+            }
+        });
+    }
+}
+
+/// Serves an allocation.
+#[inline]
+pub(crate) fn allocate(platform: &'static Inner, bytes: usize, stream: Option<Stream>) -> Allocation {
+    if bytes == 0 {
+        return Allocation::PassThrough;
+    }
+    let Some(stay) = Inside::enter() else { return Allocation::PassThrough };
+    let result = match Call::of(platform, stream) {
+        Some(call) => serve(&call, bytes),
+        None => Allocation::PassThrough,
+    };
+    stay.leave();
+    result
+}
+
+#[inline]
+fn serve(call: &Call, bytes: usize) -> Allocation {
+    let pool = match device_scope(call.device.id) {
+        DeviceScope::None => call.device.default_pool(),
+        DeviceScope::PassThrough => return Allocation::PassThrough,
+        DeviceScope::Pool(pool) if bytes >= pool.min_bytes() => pool,
+        DeviceScope::Pool(pool) => {
+            pool.count_bypassed(bytes);
+            call.device.default_pool()
+        }
+    };
+    pool.allocate(call, bytes)
+}
+
+/// Serves a free.
+#[inline]
+pub(crate) fn free(platform: &'static Inner, addr: usize, stream: Option<Stream>) -> Free {
+    let Some(arena) = platform.owner(addr) else { return Free::PassThrough };
+    let stay = Inside::enter_nested();
+    let freed = free_to(platform, arena, addr, stream);
+    stay.leave();
+    freed
+}
+
+fn free_to(platform: &'static Inner, arena: &'static ArenaSlot, addr: usize, stream: Option<Stream>) -> Free {
+    if let Some(stream) = stream
+        && platform.capture_state(stream) == Some(CaptureState::None)
+        && let Some((_, id)) = platform.identify(stream)
+    {
+        let mut guard = arena.lock();
+        let Some(core) = guard.as_mut() else { return Free::Unknown };
+        if core.owner == Owner::Stream(id) && !core.is_used_elsewhere(addr) && !core.is_pending(addr) {
+            return end_block(guard, addr);
+        }
+    }
+    free_slowly(platform, arena, addr, stream)
+}
+
+/// Ends a block that nothing but its owner's earlier work uses, and its pool, if it was the last.
+#[inline]
+fn end_block(mut guard: MutexGuard<'_, Option<ArenaCore>>, addr: usize) -> Free {
+    let Some(core) = guard.as_mut() else { return Free::Unknown };
+    if core.arena.free(addr).is_err() {
+        return Free::Unknown;
+    }
+    close_if_last(guard);
+    Free::Done
+}
+
+/// Ends the pool if it is retired and has lost its last block.
+#[inline]
+fn close_if_last(guard: MutexGuard<'_, Option<ArenaCore>>) {
+    let Some(core) = guard.as_ref() else { return };
+    let pool = core.pool;
+    if pool.is_retired() && core.live_blocks() == 0 {
+        drop(guard);
+        pool.close_if_unused();
+    }
+}
+
+/// A free by another stream than the owner's, of a block that other streams use, in a capture,
+/// or of no stream.
+#[cold]
+fn free_slowly(
+    platform: &'static Inner,
+    arena: &'static ArenaSlot,
+    addr: usize,
+    stream: Option<Stream>,
+) -> Free {
+    let Some(device) = arena.lock().as_ref().map(|core| core.pool.device) else { return Free::Unknown };
+    // A default stream is meant to be the block's device's, whichever context is current.
+    let freed = device.with_context(|| match stream {
+        None => free_after_everything(device, arena, addr),
+        Some(stream) => match platform.capture_state(stream) {
+            Some(CaptureState::None) => free_behind_events(platform, device, arena, addr, stream),
+            Some(CaptureState::Active(capture)) => free_in_capture(device, arena, addr, capture, stream),
+            Some(CaptureState::Invalidated) | None => {
+                defer(arena, addr, Vec::new(), Some(device.epoch()), None)
+            }
+        },
+    });
+    freed.unwrap_or_else(|| defer(arena, addr, Vec::new(), Some(device.epoch()), None))
+}
+
+fn free_after_everything(device: &'static DeviceState, arena: &'static ArenaSlot, addr: usize) -> Free {
+    let idle = device.synchronize();
+    let mut guard = arena.lock();
+    let Some(core) = guard.as_mut() else { return Free::Unknown };
+    if core.is_pending(addr) {
+        return Free::Unknown;
+    }
+    if !idle {
+        drop(guard);
+        return defer(arena, addr, Vec::new(), Some(device.epoch()), None);
+    }
+    drop(core.take_uses(addr));
+    end_block(guard, addr)
+}
+
+fn free_behind_events(
+    platform: &'static Inner,
+    device: &'static DeviceState,
+    arena: &'static ArenaSlot,
+    addr: usize,
+    stream: Stream,
+) -> Free {
+    let freeing = platform.identify(stream).map(|(_, id)| id);
+    let (uses, is_owner) = {
+        let mut guard = arena.lock();
+        let Some(core) = guard.as_mut() else { return Free::Unknown };
+        let is_owner = freeing.is_some_and(|id| core.owner == Owner::Stream(id));
+        (core.take_uses(addr), is_owner)
+    };
+    let mut events = Vec::new();
+    let mut mark = None;
+    let mut wait_for = |stream: Stream| match device.record(stream) {
+        Some(event) => events.push(event),
+        // What no event stands for is done when the device has been idle once.
+        None => mark = Some(device.epoch()),
+    };
+    if !is_owner && !planted(Fault::ForgetFreeingStream) {
+        wait_for(stream);
+    }
+    for used in uses {
+        if Some(used.id) == freeing || planted(Fault::ForgetDeclaredUses) {
+            // The event above stands for it, or it is the owner.
+            continue;
+        }
+        // Another thread's own stream cannot be named here; the legacy stream waits for it.
+        wait_for(if used.stream == Stream::PER_THREAD { Stream::LEGACY } else { used.stream });
+    }
+    if events.is_empty() && mark.is_none() {
+        let guard = arena.lock();
+        if guard.as_ref().is_none_or(|core| core.is_pending(addr)) {
+            return Free::Unknown;
+        }
+        return end_block(guard, addr);
+    }
+    defer(arena, addr, events, mark, None)
+}
+
+fn free_in_capture(
+    device: &'static DeviceState,
+    arena: &'static ArenaSlot,
+    addr: usize,
+    capture: CaptureId,
+    stream: Stream,
+) -> Free {
+    {
+        let mut guard = arena.lock();
+        let Some(core) = guard.as_mut() else { return Free::Unknown };
+        let own = core.owner == Owner::Capture(capture, stream);
+        if own && !core.is_used_elsewhere(addr) && !core.is_pending(addr) {
+            return end_block(guard, addr);
+        }
+    }
+    // The graph may use the block at every launch, so it stays as long as the graph.
+    let token = device.graph_token_of(capture, || graph_token(device, stream));
+    defer(arena, addr, Vec::new(), None, Some(token))
+}
+
+fn defer(
+    arena: &'static ArenaSlot,
+    addr: usize,
+    events: Vec<Event>,
+    mark: Option<u64>,
+    graph: Option<GraphToken>,
+) -> Free {
+    let mut guard = arena.lock();
+    let Some(core) = guard.as_mut() else { return Free::Unknown };
+    if !core.defer(addr, events, mark, graph) {
+        return Free::Unknown;
+    }
+    close_if_last(guard);
+    Free::Done
+}
+
+/// Declares that work queued in `stream` uses the block at `addr`: when it is freed, that work
+/// is waited for too. `keep` is held until then and keeps the stream alive.
+pub(crate) fn record_use(
+    platform: &'static Inner,
+    addr: usize,
+    stream: Stream,
+    keep: Box<dyn Any + Send>,
+) -> bool {
+    let Some(arena) = platform.owner(addr) else { return false };
+    let Some(device) = arena.lock().as_ref().map(|core| core.pool.device) else { return false };
+    let recorded = device.with_context(|| {
+        let (_, id) = platform.identify(stream)?;
+        let mut guard = arena.lock();
+        let core = guard.as_mut()?;
+        Some(core.owner == Owner::Stream(id) || core.record_use(addr, Use { stream, id, _keep: keep }))
+    });
+    recorded.flatten().unwrap_or(false)
+}
+
+/// See [`Platform::stream_ends`](super::Platform::stream_ends).
+pub(crate) fn stream_ends(platform: &'static Inner, stream: Stream) {
+    if stream.is_default() {
+        return;
+    }
+    match platform.capture_state(stream) {
+        Some(CaptureState::None) => {}
+        _ => return,
+    }
+    let Some((device, id)) = platform.identify(stream) else { return };
+    device.with_context(|| device.pools().iter().for_each(|pool| pool.stream_ended(id, Some(stream))));
+}

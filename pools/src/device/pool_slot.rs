@@ -1,0 +1,572 @@
+//! A device pool's place: its arenas, its options, its counters.
+//!
+//! Slots are never freed, only used again. A pool ends when its last handle is gone, its last
+//! block is freed and no graph uses its memory any more; whoever notices tears it down.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use mempool_arena::{Placement, Request, Stats, UpstreamError, Violation};
+
+use crate::builder::{Policy, make_device_placement};
+use crate::device::arena_slot::{ArenaCore, ArenaSlot, Owner};
+use crate::device::driver::{Event, Stream, StreamId};
+use crate::device::entry::Call;
+use crate::device::fault::{Fault, planted};
+use crate::device::platform::Allocation;
+use crate::device::state::DeviceState;
+use crate::device::thread_cache;
+use crate::error::PoolError;
+use crate::lock::Lock;
+use crate::stats::{PoolStats, StepStats};
+
+/// How a device pool is set up.
+#[derive(Debug, Clone)]
+pub(crate) struct PoolSetup {
+    pub(crate) name: String,
+    pub(crate) policy: Policy,
+    pub(crate) min_bytes: usize,
+    pub(crate) limit_bytes: Option<usize>,
+    pub(crate) use_on_oom: bool,
+    pub(crate) garbage_collection_threshold: Option<f64>,
+    pub(crate) release_threshold_bytes: Option<usize>,
+}
+
+impl PoolSetup {
+    pub(crate) fn of_default_pool(device: &DeviceState) -> Self {
+        Self {
+            name: "default".to_owned(),
+            policy: device.default_policy(),
+            min_bytes: 0,
+            limit_bytes: None,
+            use_on_oom: false,
+            garbage_collection_threshold: None,
+            release_threshold_bytes: None,
+        }
+    }
+}
+
+/// See the module's text.
+pub(crate) struct PoolSlot {
+    pub(crate) device: &'static DeviceState,
+    id: AtomicU64,
+    /// The last handle is gone.
+    retired: AtomicBool,
+    min_bytes: AtomicUsize,
+    limit_bytes: AtomicUsize,
+    use_on_oom: AtomicBool,
+    /// Share of the allowed bytes, as bits of an `f64`; 0 for none.
+    garbage_collection_threshold: AtomicU64,
+    release_threshold_bytes: AtomicUsize,
+    /// Bytes the pool holds, and the most it held.
+    held: AtomicUsize,
+    held_peak: AtomicUsize,
+    held_total: AtomicU64,
+    bypassed_count: AtomicU64,
+    bypassed_bytes: AtomicU64,
+    refused_count: AtomicU64,
+    refused_bytes: AtomicU64,
+    core: Lock<Option<PoolCore>>,
+}
+
+pub(crate) struct PoolCore {
+    id: u64,
+    name: String,
+    policy: Policy,
+    arenas: Vec<(Owner, &'static ArenaSlot)>,
+    /// Arenas whose stream is gone, with the event that stands for its last work, if one does.
+    ended: Vec<(Option<Event>, &'static ArenaSlot)>,
+    /// Figures of arenas that are no more.
+    past: Stats,
+    at_step_start: StepStats,
+    last_step: StepStats,
+}
+
+impl PoolSlot {
+    /// An empty slot.
+    pub(crate) fn leak(device: &'static DeviceState) -> &'static Self {
+        Box::leak(Box::new(Self {
+            device,
+            id: AtomicU64::new(0),
+            retired: AtomicBool::new(false),
+            min_bytes: AtomicUsize::new(0),
+            limit_bytes: AtomicUsize::new(usize::MAX),
+            use_on_oom: AtomicBool::new(false),
+            garbage_collection_threshold: AtomicU64::new(0),
+            release_threshold_bytes: AtomicUsize::new(usize::MAX),
+            held: AtomicUsize::new(0),
+            held_peak: AtomicUsize::new(0),
+            held_total: AtomicU64::new(0),
+            bypassed_count: AtomicU64::new(0),
+            bypassed_bytes: AtomicU64::new(0),
+            refused_count: AtomicU64::new(0),
+            refused_bytes: AtomicU64::new(0),
+            core: Lock::new(None),
+        }))
+    }
+
+    /// Puts a pool into the empty slot.
+    pub(crate) fn open(&self, id: u64, setup: PoolSetup) {
+        self.min_bytes.store(setup.min_bytes, Ordering::Relaxed);
+        self.use_on_oom.store(setup.use_on_oom, Ordering::Relaxed);
+        self.set_limit(setup.limit_bytes);
+        self.set_garbage_collection_threshold(setup.garbage_collection_threshold);
+        self.set_release_threshold(setup.release_threshold_bytes);
+        for counter in [&self.bypassed_count, &self.bypassed_bytes, &self.refused_count, &self.refused_bytes]
+        {
+            counter.store(0, Ordering::Relaxed);
+        }
+        self.held_peak.store(self.held.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.held_total.store(0, Ordering::Relaxed);
+        self.retired.store(false, Ordering::Release);
+        self.id.store(id, Ordering::Release);
+        *self.core.lock() = Some(PoolCore {
+            id,
+            name: setup.name,
+            policy: setup.policy,
+            arenas: Vec::new(),
+            ended: Vec::new(),
+            past: Stats::default(),
+            at_step_start: StepStats::default(),
+            last_step: StepStats::default(),
+        });
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn min_bytes(&self) -> usize {
+        self.min_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_used_on_oom(&self) -> bool {
+        self.use_on_oom.load(Ordering::Relaxed) && !self.retired.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn limit_bytes(&self) -> usize {
+        self.limit_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_limit(&self, bytes: Option<usize>) {
+        self.limit_bytes.store(bytes.unwrap_or(usize::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_garbage_collection_threshold(&self, share: Option<f64>) {
+        self.garbage_collection_threshold.store(share.unwrap_or(0.0).to_bits(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_release_threshold(&self, bytes: Option<usize>) {
+        self.release_threshold_bytes.store(bytes.unwrap_or(usize::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.core.lock().as_ref().map_or_else(String::new, |core| core.name.clone())
+    }
+
+    pub(crate) fn count_bypassed(&self, bytes: usize) {
+        self.bypassed_count.fetch_add(1, Ordering::Relaxed);
+        self.bypassed_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts `bytes` as held if the pool's limit, the device's memory fraction and its headroom
+    /// allow them.
+    pub(crate) fn admit(&self, bytes: usize) -> Result<(), UpstreamError> {
+        let device = self.device;
+        let exhausted = |held: usize, capacity_bytes: usize| UpstreamError::Exhausted {
+            requested_bytes: bytes,
+            mapped_bytes: held,
+            capacity_bytes,
+        };
+        let take = |held: &AtomicUsize, most: usize| {
+            held.fetch_update(Ordering::AcqRel, Ordering::Acquire, |held| {
+                held.checked_add(bytes).filter(|&sum| sum <= most)
+            })
+        };
+        let before =
+            take(&self.held, self.limit_bytes()).map_err(|held| exhausted(held, self.limit_bytes()))?;
+        if let Err(held) = take(&device.physical, device.allowed_bytes()) {
+            self.held.fetch_sub(bytes, Ordering::AcqRel);
+            return Err(exhausted(held, device.allowed_bytes()));
+        }
+        let headroom = device.headroom_bytes();
+        if headroom > 0
+            && let Ok((free, total)) = device.memory_info()
+            && free < bytes.saturating_add(headroom)
+        {
+            self.held.fetch_sub(bytes, Ordering::AcqRel);
+            device.physical.fetch_sub(bytes, Ordering::AcqRel);
+            return Err(exhausted(total - free, total - headroom.min(total)));
+        }
+        self.held_peak.fetch_max(before + bytes, Ordering::Relaxed);
+        self.held_total.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Counts `bytes` as no longer held.
+    pub(crate) fn give_up(&self, bytes: usize) {
+        self.held.fetch_sub(bytes, Ordering::AcqRel);
+        self.device.physical.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Serves a request.
+    #[inline]
+    pub(crate) fn allocate(&'static self, call: &Call, bytes: usize) -> Allocation {
+        let request = Request::new(bytes);
+        let pool_id = self.id.load(Ordering::Acquire);
+        if let Some(arena) = thread_cache::arena(self, pool_id, call.owner)
+            && let Some(mut guard) = arena.lock_for(self, pool_id, call.owner)
+            && let Some(core) = guard.as_mut()
+            && let Some(placed) = core.allocate_mapped(request)
+        {
+            return Allocation::Block(placed.addr);
+        }
+        call.device.with_context(|| self.allocate_slowly(call, request)).unwrap_or(Allocation::OutOfMemory)
+    }
+
+    /// As [`allocate`](Self::allocate), by all means. The context is current.
+    #[cold]
+    fn allocate_slowly(&'static self, call: &Call, request: Request) -> Allocation {
+        self.collect_garbage(call, request.size_bytes);
+        let placed = self.with_arena(call, |core| {
+            core.drain();
+            core.allocate(request, call.waitable())
+        });
+        let refused = match placed {
+            Ok(Ok(placed)) => return Allocation::Block(placed.addr),
+            Ok(Err(refused)) => refused,
+            Err(_) => return Allocation::PassThrough,
+        };
+        match super::oom::make_room(self, call, request, refused) {
+            Some(addr) => Allocation::Block(addr),
+            None => {
+                self.refused_count.fetch_add(1, Ordering::Relaxed);
+                self.refused_bytes.fetch_add(request.size_bytes as u64, Ordering::Relaxed);
+                Allocation::OutOfMemory
+            }
+        }
+    }
+
+    /// Runs `f` on the pool's arena for the caller's stream. The context is current.
+    pub(crate) fn with_arena<R>(
+        &'static self,
+        call: &Call,
+        f: impl FnOnce(&mut ArenaCore) -> R,
+    ) -> Result<R, PoolError> {
+        loop {
+            let arena = self.arena_for(call)?;
+            let serves = |core: &&mut ArenaCore| {
+                let same = std::ptr::eq(core.pool, self) && core.owner == call.owner;
+                same || planted(Fault::ForgetOwner)
+            };
+            // Another thread may have ended it in between, because it held nothing.
+            if let Some(core) = arena.lock().as_mut().filter(serves) {
+                return Ok(f(core));
+            }
+        }
+    }
+
+    /// The pool's arena for the caller's stream: the one there is, one whose stream is gone, or
+    /// a new one. The context is current.
+    pub(crate) fn arena_for(&'static self, call: &Call) -> Result<&'static ArenaSlot, PoolError> {
+        let mut guard = self.core.lock();
+        let core = guard.as_mut().ok_or(PoolError::Closed)?;
+        let serves = |owner: Owner| owner == call.owner || planted(Fault::ForgetOwner);
+        let found = core.arenas.iter().find(|(owner, _)| serves(*owner)).map(|&(_, arena)| arena);
+        let arena = match found.or_else(|| self.adopt(core, call)) {
+            Some(arena) => arena,
+            None => {
+                let placement = self.placement(core.policy)?;
+                let arena = self.device.platform.take_arena()?;
+                arena.open(self, core.id, call.owner, placement, call.graph_token());
+                core.arenas.push((call.owner, arena));
+                call.notice_thread_end();
+                arena
+            }
+        };
+        thread_cache::remember_arena(self, core.id, call.owner, arena);
+        Ok(arena)
+    }
+
+    fn placement(&self, policy: Policy) -> Result<Box<dyn Placement>, PoolError> {
+        make_device_placement(policy, self.device, self.device.platform.region.part_bytes())
+    }
+
+    /// Takes over the arena of a stream that is gone, behind that stream's last work.
+    fn adopt(&'static self, core: &mut PoolCore, call: &Call) -> Option<&'static ArenaSlot> {
+        let (Owner::Stream(_), stream) = (call.owner, call.stream?) else { return None };
+        let (event, arena) = core.ended.pop()?;
+        let driver = &self.device.platform.driver;
+        // Without an event of its own, one on the legacy stream stands for every per-thread
+        // stream, also of threads that have ended.
+        let event = event.or_else(|| self.device.record(Stream::LEGACY));
+        let ordered = planted(Fault::AdoptAtOnce)
+            || event.is_some_and(|event| driver.stream_wait(stream, event).is_ok());
+        if !ordered {
+            core.ended.push((event, arena));
+            return None;
+        }
+        if let Some(event) = event {
+            self.device.recycle(event);
+        }
+        if let Some(adopted) = arena.lock().as_mut() {
+            adopted.owner = call.owner;
+        }
+        core.arenas.push((call.owner, arena));
+        call.notice_thread_end();
+        Some(arena)
+    }
+
+    /// Notes that a stream is gone, or is about to go; `stream` is its handle, if the calling
+    /// thread can name it. The context is current.
+    pub(crate) fn stream_ended(&self, id: StreamId, stream: Option<Stream>) {
+        let mut guard = self.core.lock();
+        let Some(core) = guard.as_mut() else { return };
+        let owner = Owner::Stream(id);
+        let Some(at) = core.arenas.iter().position(|(other, _)| *other == owner) else { return };
+        let (_, arena) = core.arenas.swap_remove(at);
+        let mut arena_guard = arena.lock();
+        let event = stream.and_then(|stream| self.device.record(stream));
+        if let Some(ended) = arena_guard.as_mut() {
+            ended.owner = Owner::Ended;
+        }
+        // Explicit streams do not block the legacy one: without an event of their own, only waiting
+        // for the whole device helps, and so only trimming and a shortage get at this memory.
+        core.ended.push((event, arena));
+    }
+
+    /// The pool's arenas, all of them.
+    pub(crate) fn arenas(&self) -> Vec<&'static ArenaSlot> {
+        let guard = self.core.lock();
+        let Some(core) = guard.as_ref() else { return Vec::new() };
+        let current = core.arenas.iter().map(|&(_, arena)| arena);
+        current.chain(core.ended.iter().map(|&(_, arena)| arena)).collect()
+    }
+
+    /// Runs `f` on each arena of the pool, one after the other.
+    pub(crate) fn for_each_arena(&'static self, mut f: impl FnMut(&mut ArenaCore)) {
+        for arena in self.arenas() {
+            let mut guard = arena.lock();
+            if let Some(core) = guard.as_mut().filter(|core| std::ptr::eq(core.pool, self)) {
+                f(core);
+            }
+        }
+    }
+
+    /// Gives free pages back until `target_bytes` are returned or none is left that is idle or
+    /// that waiting makes so, and returns how many bytes it were.
+    pub(crate) fn trim(&'static self, target_bytes: usize) -> usize {
+        let held = self.held_bytes();
+        let trimmed = self.device.with_context(|| {
+            let mut wanted = target_bytes;
+            // What waits for work becomes free by waiting, and can be given back in a second round.
+            for _ in 0..2 {
+                let (mut aside, mut waiting) = (false, false);
+                self.for_each_arena(|core| {
+                    core.drain();
+                    wanted -= core.set_aside(wanted).min(wanted);
+                    aside |= core.arena.upstream().has_set_aside();
+                    waiting |= core.pending_count() > 0;
+                });
+                let idle = (aside || waiting) && self.device.synchronize();
+                self.flush();
+                if !idle || !waiting {
+                    break;
+                }
+            }
+        });
+        debug_assert!(trimmed.is_some() || held == 0, "a device's context can be made current");
+        held.saturating_sub(self.held_bytes())
+    }
+
+    /// Gives pages back that were set aside and are idle by now, and ends arenas that hold nothing.
+    /// The context is current.
+    pub(crate) fn flush(&'static self) {
+        self.for_each_arena(|core| {
+            core.drain();
+            if core.arena.upstream_mut().flush() > 0 {
+                // Ranges whose last pages these were can go now.
+                core.set_aside(0);
+            }
+        });
+        let mut guard = self.core.lock();
+        if let Some(core) = guard.as_mut() {
+            self.end_empty_arenas(core);
+        }
+    }
+
+    fn end_empty_arenas(&self, core: &mut PoolCore) {
+        let PoolCore { arenas, ended, past, .. } = core;
+        let mut keep = |arena: &'static ArenaSlot| {
+            let mut guard = arena.lock();
+            let Some(last) = guard.take_if(|core| core.is_empty()) else { return guard.is_some() };
+            let mut stats = last.arena.stats().clone();
+            // What is no more has no peak of its own.
+            stats.reset_peaks();
+            past.add(&stats);
+            self.device.platform.return_arena(arena.index);
+            false
+        };
+        arenas.retain(|&(_, arena)| keep(arena));
+        ended.retain(|&(event, arena)| {
+            let kept = keep(arena);
+            if let Some(event) = event.filter(|_| !kept) {
+                self.device.recycle(event);
+            }
+            kept
+        });
+    }
+
+    /// Keeps the device's pools below the threshold by giving free pages back before new ones are taken.
+    fn collect_garbage(&'static self, call: &Call, bytes: usize) {
+        let share = f64::from_bits(self.garbage_collection_threshold.load(Ordering::Relaxed));
+        if share == 0.0 || call.waitable().is_none() {
+            return;
+        }
+        let most = (self.device.allowed_bytes().min(self.limit_bytes()) as f64 * share) as usize;
+        let over = self.held_bytes().saturating_add(bytes).saturating_sub(most);
+        if over > 0 {
+            self.trim(over);
+        }
+    }
+
+    /// Notes that the last handle of the pool is gone.
+    pub(crate) fn retire(&'static self, id: u64) {
+        if self.id() == id {
+            self.retired.store(true, Ordering::Release);
+            self.close_if_unused();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    /// Ends the pool if it is retired and nobody holds a block of it.
+    #[cold]
+    pub(crate) fn close_if_unused(&'static self) {
+        let mut in_use = false;
+        self.for_each_arena(|core| in_use |= core.live_blocks() > 0 || core.serves_graph());
+        if in_use || !self.is_retired() {
+            return;
+        }
+        self.trim(usize::MAX);
+        let mut guard = self.core.lock();
+        let empty = guard.as_ref().is_some_and(|core| core.arenas.is_empty() && core.ended.is_empty());
+        if empty && self.is_retired() {
+            *guard = None;
+            self.retired.store(false, Ordering::Release);
+            drop(guard);
+            self.device.return_slot(self);
+        }
+        // Otherwise work still uses the pool, or a capture forbids waiting: it is tried again by
+        // `sweep`.
+    }
+
+    pub(crate) fn stats(&'static self) -> PoolStats {
+        self.stats_if_open().expect("a pool with a handle is open")
+    }
+
+    fn stats_if_open(&'static self) -> Option<PoolStats> {
+        // The lock is held throughout, so that no arena moves into the past meanwhile.
+        let guard = self.core.lock();
+        let core = guard.as_ref()?;
+        let mut stats = core.past.clone();
+        let (mut waiting, mut largest) = ((0, 0, 0), 0);
+        let current = core.arenas.iter().map(|&(_, arena)| arena);
+        for arena in current.chain(core.ended.iter().map(|&(_, arena)| arena)) {
+            let mut guard = arena.lock();
+            let Some(core) = guard.as_mut() else { continue };
+            core.arena.settle();
+            stats.add(core.arena.stats());
+            let (requested, allocated) = core.pending_bytes();
+            waiting = (waiting.0 + requested, waiting.1 + allocated, waiting.2 + core.pending_count());
+            largest = largest.max(core.arena.largest_free_bytes());
+        }
+        // A freed block that work still uses is active, but nobody's.
+        stats.requested.current -= waiting.0;
+        stats.allocated.current -= waiting.1;
+        stats.blocks.current -= waiting.2;
+        // Pages that are set aside are still the pool's.
+        stats.reserved.current = self.held_bytes();
+        stats.reserved.peak = self.held_peak.load(Ordering::Relaxed);
+        stats.reserved.total_allocated = self.held_total.load(Ordering::Relaxed);
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Some(PoolStats {
+            name: core.name.clone(),
+            largest_free_bytes: largest,
+            bypassed_count: count(&self.bypassed_count),
+            bypassed_bytes: count(&self.bypassed_bytes),
+            overflow_count: count(&self.refused_count),
+            overflow_bytes: count(&self.refused_bytes),
+            last_step: core.last_step,
+            placement: stats,
+        })
+    }
+
+    pub(crate) fn reset_peaks(&'static self) {
+        self.for_each_arena(|core| core.arena.reset_peaks());
+        self.held_peak.store(self.held_bytes(), Ordering::Relaxed);
+        if let Some(core) = self.core.lock().as_mut() {
+            core.past.reset_peaks();
+        }
+    }
+
+    pub(crate) fn validate(&'static self) -> Result<(), Violation> {
+        let mut result = Ok(());
+        self.for_each_arena(|core| {
+            if result.is_ok() {
+                result = core.arena.validate();
+            }
+        });
+        result
+    }
+
+    /// Bytes on free pages.
+    pub(crate) fn releasable_bytes(&'static self) -> usize {
+        let mut bytes = 0;
+        self.for_each_arena(|core| {
+            core.arena.settle();
+            bytes += core.arena.stats().releasable_bytes;
+        });
+        bytes
+    }
+
+    /// Ends a step.
+    pub(crate) fn mark_step(&'static self) {
+        let Some(stats) = self.stats_if_open() else { return };
+        let now = StepStats::counted(&stats.placement);
+        if let Some(core) = self.core.lock().as_mut() {
+            core.last_step = now - core.at_step_start;
+            core.at_step_start = now;
+        }
+        let threshold = self.release_threshold_bytes.load(Ordering::Relaxed);
+        if threshold != usize::MAX {
+            let cached = self.releasable_bytes();
+            if cached > threshold {
+                self.trim(cached - threshold);
+            }
+        }
+    }
+
+    /// The slot's lock, for the fork handlers.
+    pub(crate) fn lock_for_fork(&'static self) -> &'static Lock<Option<PoolCore>> {
+        &self.core
+    }
+}
+
+/// Set when a graph is gone, for pools that hold its memory.
+pub(crate) type GraphToken = Arc<AtomicBool>;
+
+impl fmt::Debug for PoolSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolSlot").field("id", &self.id()).finish_non_exhaustive()
+    }
+}

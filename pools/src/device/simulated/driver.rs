@@ -1,0 +1,159 @@
+//! The simulated machine as pools see it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::state::{self, State};
+use super::{Simulator, error};
+use crate::device::driver::{
+    CaptureState, Context, Driver, DriverError, DriverResult, Event, Physical, Stream, StreamId,
+};
+
+/// The driver of a [`Simulator`].
+#[derive(Debug)]
+pub struct SimulatedDriver {
+    simulator: Simulator,
+}
+
+impl SimulatedDriver {
+    pub(crate) fn new(simulator: Simulator) -> Self {
+        Self { simulator }
+    }
+
+    fn with<R>(&self, call: &'static str, f: impl FnOnce(&mut State) -> DriverResult<R>) -> DriverResult<R> {
+        let mut state = self.simulator.lock();
+        state.call(call)?;
+        f(&mut state)
+    }
+}
+
+impl Driver for SimulatedDriver {
+    fn current_context(&self) -> Option<Context> {
+        state::current()
+    }
+
+    fn set_current_context(&self, context: Option<Context>) -> DriverResult<()> {
+        state::set_current(context);
+        Ok(())
+    }
+
+    fn device_of(&self, context: Context) -> Option<u32> {
+        self.simulator.lock().device_of(context)
+    }
+
+    fn retain_primary_context(&self, ordinal: u32) -> DriverResult<Context> {
+        self.simulator.lock().context_of(ordinal).ok_or(error("retain_primary_context", 101))
+    }
+
+    fn synchronize(&self) -> DriverResult<()> {
+        self.simulator.lock().synchronize_context()
+    }
+
+    fn stream_id(&self, stream: Stream) -> DriverResult<StreamId> {
+        self.with("stream_id", |state| {
+            let id = state.resolve("stream_id", stream)?;
+            if state.streams[&id].capture.is_some() {
+                state.break_captures("stream_id", Some(id))?;
+            }
+            Ok(StreamId(id))
+        })
+    }
+
+    fn stream_context(&self, stream: Stream) -> DriverResult<Context> {
+        self.with("stream_context", |state| {
+            let id = state.resolve("stream_context", stream)?;
+            Ok(state.context_of_stream(id))
+        })
+    }
+
+    fn capture_state(&self, stream: Stream) -> DriverResult<CaptureState> {
+        self.with("capture_state", |state| {
+            let id = state.resolve("capture_state", stream)?;
+            Ok(state.capture_state(id))
+        })
+    }
+
+    fn when_graph_ends(&self, stream: Stream, token: Arc<AtomicBool>) -> DriverResult<()> {
+        self.with("when_graph_ends", |state| state.add_token(stream, token))
+    }
+
+    fn allow_in_capture(&self, allow: bool) -> bool {
+        state::allow(allow)
+    }
+
+    fn create_event(&self) -> DriverResult<Event> {
+        self.with("create_event", |state| Ok(state.create_event()))
+    }
+
+    fn destroy_event(&self, event: Event) -> DriverResult<()> {
+        self.with("destroy_event", |state| state.destroy_event(event))
+    }
+
+    fn record_event(&self, event: Event, stream: Stream) -> DriverResult<()> {
+        self.with("record_event", |state| state.record_event(event, stream))
+    }
+
+    fn event_done(&self, event: Event) -> DriverResult<bool> {
+        self.with("event_done", |state| state.event_done(event))
+    }
+
+    fn wait_for_event(&self, event: Event) -> DriverResult<()> {
+        self.with("wait_for_event", |state| state.wait_for_event(event))
+    }
+
+    fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()> {
+        self.with("stream_wait", |state| state.wait_event(stream, event))
+    }
+
+    fn page_bytes(&self, _: u32) -> Option<usize> {
+        self.simulator.lock().page_bytes
+    }
+
+    fn can_access(&self, _: u32, _: u32) -> bool {
+        true
+    }
+
+    fn reserve(&self, bytes: usize) -> DriverResult<usize> {
+        self.simulator.lock().reserve(bytes)
+    }
+
+    fn create(&self, ordinal: u32, bytes: usize) -> DriverResult<Physical> {
+        self.simulator.lock().create(ordinal, bytes)
+    }
+
+    fn release(&self, physical: Physical) -> DriverResult<()> {
+        self.simulator.lock().release(physical)
+    }
+
+    fn map(&self, addr: usize, bytes: usize, physical: Physical) -> DriverResult<()> {
+        self.simulator.lock().map(addr, bytes, physical)
+    }
+
+    fn set_access(&self, addr: usize, bytes: usize, _: &[u32]) -> DriverResult<()> {
+        self.simulator.lock().set_access(addr, bytes)
+    }
+
+    fn unmap(&self, addr: usize, bytes: usize) -> DriverResult<()> {
+        self.simulator.lock().unmap(addr, bytes)
+    }
+
+    fn allocate_segment(&self, bytes: usize) -> DriverResult<usize> {
+        self.simulator.lock().allocate_segment(bytes)
+    }
+
+    fn free_segment(&self, addr: usize) -> DriverResult<()> {
+        self.simulator.lock().free_segment(addr)
+    }
+
+    fn memory_info(&self) -> DriverResult<(usize, usize)> {
+        self.with("memory_info", |state| state.current_memory_info())
+    }
+
+    fn fill(&self, _: usize, _: usize, _: u8, _: Stream) -> DriverResult<()> {
+        Err(DriverError { call: "fill", code: 801 })
+    }
+
+    fn read(&self, _: usize, _: &mut [u8], _: Stream) -> DriverResult<()> {
+        Err(DriverError { call: "read", code: 801 })
+    }
+}

@@ -1,0 +1,256 @@
+//! A device: its default pool, its pools, its budget.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::builder::Policy;
+use crate::device::DeviceId;
+use crate::device::driver::{CaptureId, Context, DriverError, Event, Stream, StreamId};
+use crate::device::fault::{Fault, planted};
+use crate::device::oom::OomReport;
+use crate::device::platform::{Inner, next_device_id};
+use crate::device::pool_slot::{GraphToken, PoolSetup, PoolSlot};
+use crate::error::PoolError;
+use crate::lock::Lock;
+use crate::registry;
+
+/// Ordered against `usize::MAX`, which stands for no limit.
+const NO_LIMIT: usize = usize::MAX;
+
+pub(crate) struct DeviceState {
+    pub(crate) id: DeviceId,
+    pub(crate) ordinal: u32,
+    pub(crate) context: Context,
+    pub(crate) platform: &'static Inner,
+    pub(crate) legacy_id: StreamId,
+    pub(crate) total_bytes: usize,
+    /// Bytes of a mapped page; `None` where virtual memory cannot be managed.
+    pub(crate) page_bytes: Option<usize>,
+    default: std::sync::OnceLock<&'static PoolSlot>,
+    pub(super) pools: Lock<Pools>,
+    /// Events that nobody uses.
+    pub(super) events: Lock<Vec<Event>>,
+    /// Bytes that all pools of the device hold.
+    pub(crate) physical: AtomicUsize,
+    /// Bytes that they may hold, by the memory fraction.
+    allowed: AtomicUsize,
+    /// Bytes of the device that pools leave free.
+    headroom: AtomicUsize,
+    /// What became free before this number was reached ...
+    epoch: AtomicU64,
+    /// ... is idle once this number has been reached.
+    idle_before: AtomicU64,
+    /// Streams in capture. While there are any, nobody may wait for the whole context.
+    pub(super) captures: Lock<BTreeSet<Stream>>,
+    /// What is set when the graphs of recent captures are gone.
+    pub(super) graphs: Lock<Vec<(CaptureId, GraphToken)>>,
+    pub(super) last_oom: Lock<Option<OomReport>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Pools {
+    /// Every slot that was ever used.
+    slots: Vec<&'static PoolSlot>,
+    vacant: Vec<&'static PoolSlot>,
+}
+
+impl DeviceState {
+    /// Asks the driver about the device.
+    pub(crate) fn new(platform: &'static Inner, ordinal: u32) -> Result<Self, PoolError> {
+        let driver = &platform.driver;
+        let refused = |source: DriverError| PoolError::Driver { ordinal, source };
+        let context = driver.retain_primary_context(ordinal).map_err(refused)?;
+        let asked = platform.with_context(context, || {
+            let (_, total) = driver.memory_info()?;
+            Ok((total, driver.stream_id(Stream::LEGACY)?))
+        });
+        let no_context = DriverError { call: "cuCtxSetCurrent", code: DriverError::INVALID_CONTEXT };
+        let (total_bytes, legacy_id) = asked.ok_or(no_context).and_then(|result| result).map_err(refused)?;
+        Ok(Self {
+            id: next_device_id(),
+            ordinal,
+            context,
+            platform,
+            legacy_id,
+            total_bytes,
+            page_bytes: driver.page_bytes(ordinal),
+            default: std::sync::OnceLock::new(),
+            pools: Lock::new(Pools::default()),
+            events: Lock::new(Vec::new()),
+            physical: AtomicUsize::new(0),
+            allowed: AtomicUsize::new(NO_LIMIT),
+            headroom: AtomicUsize::new(0),
+            epoch: AtomicU64::new(1),
+            idle_before: AtomicU64::new(1),
+            captures: Lock::new(BTreeSet::new()),
+            graphs: Lock::new(Vec::new()),
+            last_oom: Lock::new(None),
+        })
+    }
+
+    /// The pool of everything that is allocated outside any scope.
+    pub(crate) fn default_pool(&'static self) -> &'static PoolSlot {
+        self.default.get_or_init(|| {
+            let slot = PoolSlot::leak(self);
+            slot.open(registry::DEFAULT_ID, PoolSetup::of_default_pool(self));
+            self.pools.lock().slots.push(slot);
+            slot
+        })
+    }
+
+    /// Creates a pool.
+    pub(crate) fn open_pool(&'static self, id: u64, setup: PoolSetup) -> &'static PoolSlot {
+        let reused = self.pools.lock().vacant.pop();
+        let slot = reused.unwrap_or_else(|| {
+            let slot = PoolSlot::leak(self);
+            self.pools.lock().slots.push(slot);
+            slot
+        });
+        slot.open(id, setup);
+        slot
+    }
+
+    pub(crate) fn return_slot(&self, slot: &'static PoolSlot) {
+        self.pools.lock().vacant.push(slot);
+    }
+
+    /// Every pool slot that was ever used.
+    pub(crate) fn pools(&self) -> Vec<&'static PoolSlot> {
+        self.pools.lock().slots.clone()
+    }
+
+    /// The policy that a pool gets when none is asked for.
+    pub(crate) fn default_policy(&self) -> Policy {
+        if self.page_bytes.is_some() { Policy::Pages } else { Policy::Segments }
+    }
+
+    /// Runs `f` with the device's context current, and with calls allowed that a capture on this
+    /// thread would forbid.
+    pub(crate) fn with_context<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
+        self.platform.with_context(self.context, || self.platform.beside_captures(f))
+    }
+
+    /// An event that stands for the work queued in `stream` so far. The context is current.
+    pub(crate) fn record(&self, stream: Stream) -> Option<Event> {
+        let driver = &self.platform.driver;
+        let pooled = self.events.lock().pop();
+        let event = match pooled {
+            Some(event) => event,
+            None => driver.create_event().ok()?,
+        };
+        if driver.record_event(event, stream).is_ok() {
+            return Some(event);
+        }
+        self.recycle(event);
+        None
+    }
+
+    /// Makes an event available again. Recording it anew does not change what waits for it.
+    pub(crate) fn recycle(&self, event: Event) {
+        self.events.lock().push(event);
+    }
+
+    /// A mark for what is freed or set aside now.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Whether all work that was queued when this mark was taken is done.
+    pub(crate) fn is_idle(&self, mark: u64) -> bool {
+        mark < self.idle_before.load(Ordering::Acquire) || planted(Fault::UnmapInUse)
+    }
+
+    /// Waits until all work queued on the device is done; `false` when a capture forbids it or
+    /// the driver refuses. Other threads may queue more meanwhile.
+    pub(crate) fn synchronize(&self) -> bool {
+        // Held while waiting, so that no capture begins.
+        let captures = self.captures.lock();
+        if !captures.is_empty() {
+            return false;
+        }
+        let mark = self.epoch.fetch_add(1, Ordering::AcqRel);
+        let done = self.with_context(|| self.platform.driver.synchronize().is_ok()).unwrap_or(false);
+        if done {
+            self.idle_before.fetch_max(mark + 1, Ordering::AcqRel);
+        }
+        done
+    }
+
+    /// This device and the others whose memory it shares, by number.
+    pub(crate) fn peers(&self) -> Vec<u32> {
+        let others = self.platform.devices().into_iter().map(|state| state.ordinal);
+        let sharing = others
+            .filter(|&peer| peer != self.ordinal && self.platform.driver.can_access(peer, self.ordinal));
+        std::iter::once(self.ordinal).chain(sharing).collect()
+    }
+
+    pub(crate) fn capture_begins(&self, stream: Stream) -> bool {
+        self.captures.lock().insert(stream)
+    }
+
+    pub(crate) fn capture_ends(&self, stream: Stream) {
+        self.captures.lock().remove(&stream);
+    }
+
+    /// Bytes that pools may hold in all.
+    pub(crate) fn allowed_bytes(&self) -> usize {
+        self.allowed.load(Ordering::Relaxed).min(self.total_bytes)
+    }
+
+    pub(crate) fn set_allowed(&self, bytes: Option<usize>) {
+        self.allowed.store(bytes.unwrap_or(NO_LIMIT), Ordering::Relaxed);
+    }
+
+    pub(crate) fn headroom_bytes(&self) -> usize {
+        self.headroom.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_headroom(&self, bytes: usize) {
+        self.headroom.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Free and total bytes of the device.
+    pub(crate) fn memory_info(&self) -> Result<(usize, usize), PoolError> {
+        let refused = |source| PoolError::Driver { ordinal: self.ordinal, source };
+        let no_context = DriverError { call: "cuCtxSetCurrent", code: DriverError::INVALID_CONTEXT };
+        self.with_context(|| self.platform.driver.memory_info()).unwrap_or(Err(no_context)).map_err(refused)
+    }
+
+    /// The token of a capture's graph, made by `make` the first time.
+    pub(crate) fn graph_token_of(&self, capture: CaptureId, make: impl FnOnce() -> GraphToken) -> GraphToken {
+        let mut graphs = self.graphs.lock();
+        graphs.retain(|(_, gone)| !gone.load(Ordering::Acquire));
+        if let Some((_, token)) = graphs.iter().find(|(other, _)| *other == capture) {
+            return GraphToken::clone(token);
+        }
+        let token = make();
+        graphs.push((capture, GraphToken::clone(&token)));
+        token
+    }
+
+    /// Ends a step for all pools.
+    pub(crate) fn mark_step(&'static self) {
+        self.pools().into_iter().for_each(PoolSlot::mark_step);
+        self.sweep();
+    }
+
+    /// Ends retired pools whose last users are gone by now.
+    pub(crate) fn sweep(&self) {
+        self.pools().into_iter().filter(|pool| pool.is_retired()).for_each(PoolSlot::close_if_unused);
+    }
+
+    pub(crate) fn note_oom(&self, report: OomReport) {
+        *self.last_oom.lock() = Some(report);
+    }
+
+    pub(crate) fn last_oom(&self) -> Option<OomReport> {
+        self.last_oom.lock().clone()
+    }
+}
+
+impl fmt::Debug for DeviceState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device").field("ordinal", &self.ordinal).finish_non_exhaustive()
+    }
+}

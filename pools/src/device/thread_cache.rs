@@ -1,0 +1,86 @@
+//! What a thread remembers of its last calls, so that the usual call asks the driver little.
+//!
+//! Everything here is keyed by identities that are never reused, or by a context that pools
+//! keep for the life of the process, so nothing can go stale.
+
+use std::cell::Cell;
+
+use crate::device::arena_slot::{ArenaSlot, Owner};
+use crate::device::driver::{Context, StreamId};
+use crate::device::fault::{Fault, planted};
+use crate::device::platform::Inner;
+use crate::device::pool_slot::PoolSlot;
+use crate::device::state::DeviceState;
+
+/// The arena that served the thread's last request.
+#[derive(Clone, Copy)]
+struct LastArena {
+    pool: &'static PoolSlot,
+    pool_id: u64,
+    owner: Owner,
+    arena: &'static ArenaSlot,
+}
+
+struct Cache {
+    context: Cell<Option<(Context, &'static DeviceState)>>,
+    per_thread: Cell<Option<(Context, StreamId, &'static DeviceState)>>,
+    stream: Cell<Option<(StreamId, &'static DeviceState)>>,
+    arena: Cell<Option<LastArena>>,
+}
+
+thread_local! {
+    static CACHE: Cache = const {
+        Cache {
+            context: Cell::new(None),
+            per_thread: Cell::new(None),
+            stream: Cell::new(None),
+            arena: Cell::new(None),
+        }
+    };
+}
+
+#[inline]
+pub(crate) fn device_of(context: Context, platform: &'static Inner) -> Option<&'static DeviceState> {
+    let (known, state) = CACHE.with(|cache| cache.context.get())?;
+    (known == context && std::ptr::eq(state.platform, platform)).then_some(state)
+}
+
+pub(crate) fn remember_device(context: Context, state: &'static DeviceState) {
+    CACHE.with(|cache| cache.context.set(Some((context, state))));
+}
+
+/// The thread's own stream in this context.
+#[inline]
+pub(crate) fn per_thread(
+    context: Context,
+    platform: &'static Inner,
+) -> Option<(&'static DeviceState, StreamId)> {
+    let (known, id, state) = CACHE.with(|cache| cache.per_thread.get())?;
+    (known == context && std::ptr::eq(state.platform, platform)).then_some((state, id))
+}
+
+pub(crate) fn remember_per_thread(context: Context, id: StreamId, state: &'static DeviceState) {
+    CACHE.with(|cache| cache.per_thread.set(Some((context, id, state))));
+}
+
+#[inline]
+pub(crate) fn device_of_stream(id: StreamId) -> Option<&'static DeviceState> {
+    let (known, state) = CACHE.with(|cache| cache.stream.get())?;
+    (known == id).then_some(state)
+}
+
+pub(crate) fn remember_stream(id: StreamId, state: &'static DeviceState) {
+    CACHE.with(|cache| cache.stream.set(Some((id, state))));
+}
+
+/// The arena of this pool and owner, if it served the thread's last request.
+#[inline]
+pub(crate) fn arena(pool: &'static PoolSlot, pool_id: u64, owner: Owner) -> Option<&'static ArenaSlot> {
+    let last = CACHE.with(|cache| cache.arena.get())?;
+    let same_pool = std::ptr::eq(last.pool, pool) && last.pool_id == pool_id;
+    ((same_pool || planted(Fault::ServeFromWrongPool)) && last.owner == owner).then_some(last.arena)
+}
+
+pub(crate) fn remember_arena(pool: &'static PoolSlot, pool_id: u64, owner: Owner, arena: &'static ArenaSlot) {
+    CACHE.with(|cache| cache.arena.set(Some(LastArena { pool, pool_id, owner, arena })));
+}

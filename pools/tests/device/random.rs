@@ -1,0 +1,29 @@
+//! Random programs on a simulated machine.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use crate::program::{ops, run};
+use crate::world::SimulatedWorld;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
+
+    #[test]
+    fn programs_run_right(seed in any::<u64>(), ops in ops(false)) {
+        let wrong = run(Arc::new(SimulatedWorld::new(seed)), &ops);
+        prop_assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    #[test]
+    fn programs_run_right_while_driver_calls_fail(seed in any::<u64>(), ops in ops(true)) {
+        let wrong = run(Arc::new(SimulatedWorld::new(seed)), &ops);
+        prop_assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+}
+
+/// Programs of each kind: 400, or what `PROPTEST_CASES` says.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(400)
+}

@@ -1,0 +1,84 @@
+//! A program on a simulated machine.
+
+use mempool_pools::device::simulated::{Access, Simulator, SimulatorBuilder};
+use mempool_pools::device::{Allocation, Free, Platform, PoolDevice, Stream};
+
+/// A simulated machine with pools, and a program on it that keeps the books the simulator needs.
+pub struct Machine {
+    pub simulator: Simulator,
+    pub platform: Platform,
+    pub device: PoolDevice,
+}
+
+pub const MIB: usize = 1 << 20;
+
+impl Machine {
+    pub fn new() -> Self {
+        Self::with(Simulator::builder())
+    }
+
+    pub fn with(builder: SimulatorBuilder) -> Self {
+        let simulator = builder.build();
+        let platform = simulator.platform();
+        simulator.bind(0);
+        let device = platform.device(0).expect("the machine has a device");
+        Self { simulator, platform, device }
+    }
+
+    /// Allocates; `None` when memory is out.
+    pub fn try_allocate(&self, bytes: usize, stream: Stream) -> Option<Block<'_>> {
+        match self.platform.allocate(bytes, stream) {
+            Allocation::Block(addr) => {
+                let id = next_id();
+                self.simulator.note_allocation(addr, bytes, id);
+                Some(Block { machine: self, addr, bytes, id })
+            }
+            Allocation::OutOfMemory => None,
+            Allocation::PassThrough => panic!("pools do not serve {bytes} bytes on {stream:?}"),
+        }
+    }
+
+    pub fn allocate(&self, bytes: usize, stream: Stream) -> Block<'_> {
+        self.try_allocate(bytes, stream).unwrap_or_else(|| {
+            panic!("no memory: {}", self.device.last_oom().expect("a failure leaves a report"))
+        })
+    }
+
+    /// Nothing that must not happen has happened, and all pools are in order.
+    pub fn check(&self) {
+        assert_eq!(self.simulator.violations(), []);
+        self.device.default_pool().validate().expect("the default pool is in order");
+    }
+
+    pub fn device_free(&self) -> usize {
+        self.simulator.memory_info(0).0
+    }
+}
+
+fn next_id() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A live allocation. It is not freed by itself.
+#[derive(Clone, Copy)]
+pub struct Block<'m> {
+    machine: &'m Machine,
+    pub addr: usize,
+    pub bytes: usize,
+    pub id: u64,
+}
+
+impl Block<'_> {
+    /// Queues work that writes the whole block.
+    pub fn write(&self, stream: Stream) {
+        let access = Access::write(self.addr, self.bytes, self.id);
+        self.machine.simulator.launch(stream, &[access]).expect("work is queued");
+    }
+
+    pub fn free(self, stream: Stream) {
+        self.machine.simulator.note_free(self.addr);
+        assert_eq!(self.machine.platform.free(self.addr, stream), Free::Done);
+    }
+}

@@ -1,0 +1,131 @@
+//! What a random program needs of a machine: the simulated one, or a real device.
+
+use mempool_pools::device::simulated::{Access, CaptureMode, Graph, Simulator};
+use mempool_pools::device::{Allocation, Event, Free, Platform, PoolDevice, Stream};
+
+/// A machine that programs run on. Every method works on the calling thread.
+pub trait World: Send + Sync {
+    /// The device with its pools.
+    fn device(&self) -> PoolDevice;
+    /// Makes the device's context current.
+    fn bind(&self);
+    /// A block, or `None` when there is no memory.
+    fn allocate(&self, bytes: usize, stream: Stream, allocation: u64) -> Option<usize>;
+    /// Whether the free went through.
+    fn free(&self, addr: usize, stream: Stream) -> bool;
+    fn create_stream(&self, blocking: bool) -> Stream;
+    fn destroy_stream(&self, stream: Stream);
+    /// Queues work that takes a while.
+    fn launch(&self, stream: Stream, access: Access);
+    /// An event behind what is queued in `stream`.
+    fn record(&self, stream: Stream) -> Event;
+    fn wait(&self, stream: Stream, event: Event);
+    fn synchronize(&self, stream: Stream);
+    /// Begins a capture of `stream` on this thread, in thread-local mode.
+    fn begin_capture(&self, stream: Stream);
+    /// The captured graph, unless something made the capture fail.
+    fn end_capture(&self, stream: Stream) -> Option<Graph>;
+    fn launch_graph(&self, graph: Graph, stream: Stream);
+    fn destroy_graph(&self, graph: Graph);
+    /// Makes the next driver call of this name fail, where that can be arranged.
+    fn fail(&self, call: &'static str);
+    /// Lets all work end, and says what went wrong.
+    fn verdict(&self) -> Vec<String>;
+}
+
+/// A simulated machine.
+pub struct SimulatedWorld {
+    pub simulator: Simulator,
+    platform: Platform,
+}
+
+impl SimulatedWorld {
+    pub fn new(seed: u64) -> Self {
+        // Small machines run out often, large ones hardly.
+        let capacity_bytes = [32_usize << 20, 64 << 20, 256 << 20][(seed % 3) as usize];
+        let simulator = Simulator::builder().seed(seed).capacity_bytes(capacity_bytes).build();
+        let platform = simulator.platform();
+        Self { simulator, platform }
+    }
+}
+
+impl World for SimulatedWorld {
+    fn device(&self) -> PoolDevice {
+        self.platform.device(0).expect("the machine has a device")
+    }
+
+    fn bind(&self) {
+        self.simulator.bind(0);
+    }
+
+    fn allocate(&self, bytes: usize, stream: Stream, allocation: u64) -> Option<usize> {
+        match self.platform.allocate(bytes, stream) {
+            Allocation::Block(addr) => {
+                self.simulator.note_allocation(addr, bytes, allocation);
+                Some(addr)
+            }
+            Allocation::PassThrough | Allocation::OutOfMemory => None,
+        }
+    }
+
+    fn free(&self, addr: usize, stream: Stream) -> bool {
+        self.simulator.note_free(addr);
+        self.platform.free(addr, stream) == Free::Done
+    }
+
+    fn create_stream(&self, blocking: bool) -> Stream {
+        self.simulator.create_stream(blocking).expect("a stream")
+    }
+
+    fn destroy_stream(&self, stream: Stream) {
+        self.platform.stream_ends(stream);
+        self.simulator.destroy_stream(stream).expect("the stream exists");
+    }
+
+    fn launch(&self, stream: Stream, access: Access) {
+        self.simulator.launch(stream, &[access]).expect("work is queued");
+    }
+
+    fn record(&self, stream: Stream) -> Event {
+        let event = self.simulator.create_event();
+        self.simulator.record_event(event, stream).expect("the stream exists");
+        event
+    }
+
+    fn wait(&self, stream: Stream, event: Event) {
+        self.simulator.wait_event(stream, event).expect("the stream exists");
+    }
+
+    fn synchronize(&self, stream: Stream) {
+        self.simulator.synchronize_stream(stream).expect("the stream exists");
+    }
+
+    fn begin_capture(&self, stream: Stream) {
+        self.platform.capture_begins(stream);
+        self.simulator.begin_capture(stream, CaptureMode::ThreadLocal).expect("a capture");
+    }
+
+    fn end_capture(&self, stream: Stream) -> Option<Graph> {
+        let graph = self.simulator.end_capture(stream).ok();
+        self.platform.capture_ends(stream);
+        graph
+    }
+
+    fn launch_graph(&self, graph: Graph, stream: Stream) {
+        self.simulator.launch_graph(graph, stream).expect("the graph exists");
+    }
+
+    fn destroy_graph(&self, graph: Graph) {
+        self.simulator.destroy_graph(graph);
+    }
+
+    fn fail(&self, call: &'static str) {
+        self.simulator.fail(call, 1, 2);
+    }
+
+    fn verdict(&self) -> Vec<String> {
+        self.simulator.clear_failures();
+        self.simulator.finish();
+        self.simulator.violations().iter().map(ToString::to_string).collect()
+    }
+}
