@@ -1,14 +1,63 @@
-//! Which kind of pool a candle device has.
+//! Which pools a candle device has.
 
 use candle_core::Device;
+use mempool_pools::MemPoolBuilder;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+use mempool_pools::device::PoolDevice;
 
 use crate::error::{Error, Result};
 
-/// `Ok` for devices that have host pools.
-pub(crate) fn require_host(device: &Device) -> Result<()> {
-    match device {
-        Device::Cpu => Ok(()),
-        Device::Cuda(_) => Err(Error::Unsupported { device: "CUDA" }),
-        Device::Metal(_) => Err(Error::Unsupported { device: "Metal" }),
+/// The line that the error about a missing allocator shows.
+pub(crate) const CRATE_PATH: &str = "candle_mempool";
+
+/// A device's pools.
+#[derive(Debug, Clone)]
+pub(crate) enum Backing {
+    Host,
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    Cuda(PoolDevice),
+}
+
+impl Backing {
+    /// The pools of `device`.
+    pub(crate) fn of(device: &Device) -> Result<Self> {
+        match device {
+            Device::Cpu => Ok(Self::Host),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Device::Cuda(cuda) => {
+                let device = mempool_pools::cuda::device(cuda.cuda_stream().context())?;
+                Ok(Self::Cuda(device))
+            }
+            #[cfg(not(all(feature = "cuda", target_os = "linux")))]
+            Device::Cuda(_) => Err(Error::Unsupported { device: "CUDA" }),
+            Device::Metal(_) => Err(Error::Unsupported { device: "Metal" }),
+        }
+    }
+
+    /// Options for a pool.
+    pub(crate) fn builder(&self) -> MemPoolBuilder {
+        match self {
+            Self::Host => mempool_pools::MemPool::builder().crate_path(CRATE_PATH),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Self::Cuda(device) => device.pool_builder(),
+        }
+    }
+
+    /// The pool of what is allocated outside any scope.
+    pub(crate) fn default_pool(&self) -> Result<mempool_pools::MemPool> {
+        match self {
+            Self::Host => Ok(mempool_pools::default_pool_for(CRATE_PATH)?),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Self::Cuda(device) => Ok(device.default_pool()),
+        }
+    }
+
+    /// Bytes that can be had.
+    pub(crate) fn available_bytes(&self) -> Result<usize> {
+        match self {
+            Self::Host => Ok(mempool_pools::available_bytes()),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Self::Cuda(device) => Ok(device.available_bytes()?),
+        }
     }
 }

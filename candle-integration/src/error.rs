@@ -17,6 +17,9 @@ pub enum Error {
         /// The device's kind.
         device: &'static str,
     },
+    /// The tensor's memory came from the driver, not from a pool.
+    #[error("the tensor does not lie in a pool")]
+    NotPooled,
     /// The pool refused.
     #[error(transparent)]
     Pool(#[from] PoolError),

@@ -26,11 +26,17 @@
 //! tensors from the pool. Tensors stay valid for as long as somebody holds them, also after
 //! the scope and the pool's handle are gone.
 
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+mod cuda;
 mod device;
 mod error;
 mod pool;
 
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub use cuda::{cuda_device, record_stream};
 pub use error::{Error, Result};
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub use mempool_pools::device::{OomReport, PoolDevice};
 pub use mempool_pools::{
     ArenaError, BucketStats, DEFAULT_THRESHOLD_BYTES, Instrumented, Policy, PoolAllocator, PoolError,
     PoolStats, Propagation, ScopeGuard, Stat, Stats, StepArena, StepArenaError, StepStats, Violation,

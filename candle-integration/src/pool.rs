@@ -5,11 +5,8 @@ use std::future::Future;
 use candle_core::Device;
 use mempool_pools::{Instrumented, Policy, PoolStats, ScopeGuard, Violation};
 
-use crate::device::require_host;
+use crate::device::Backing;
 use crate::error::Result;
-
-/// The line that the error about a missing allocator shows.
-const CRATE_PATH: &str = "candle_mempool";
 
 /// A memory pool of a device: tensors made inside its scope lie in memory of its own.
 ///
@@ -33,10 +30,7 @@ impl MemPool {
 
     /// Options for a pool, all with defaults.
     pub fn builder(device: &Device) -> MemPoolBuilder {
-        MemPoolBuilder {
-            device: require_host(device),
-            builder: mempool_pools::MemPool::builder().crate_path(CRATE_PATH),
-        }
+        MemPoolBuilder { builder: Backing::of(device).map(|backing| backing.builder()) }
     }
 
     /// The pool's id, unique in the process; 0 is the default pool.
@@ -95,13 +89,12 @@ impl MemPool {
 #[derive(Debug, Clone)]
 #[must_use = "a builder makes a pool when `build` is called"]
 pub struct MemPoolBuilder {
-    device: Result<()>,
-    builder: mempool_pools::MemPoolBuilder,
+    builder: Result<mempool_pools::MemPoolBuilder>,
 }
 
 impl MemPoolBuilder {
     fn map(self, f: impl FnOnce(mempool_pools::MemPoolBuilder) -> mempool_pools::MemPoolBuilder) -> Self {
-        Self { builder: f(self.builder), ..self }
+        Self { builder: self.builder.map(f) }
     }
 
     /// The name in statistics and messages; "pool N" unless set.
@@ -115,7 +108,7 @@ impl MemPoolBuilder {
     }
 
     /// Keeps the pool's mapped memory at or below `bytes`; what does not fit goes to the inner
-    /// allocator and is counted.
+    /// allocator on CPU, fails with an out-of-memory error on CUDA, and is counted.
     pub fn limit(self, bytes: usize) -> Self {
         self.map(|builder| builder.limit(bytes))
     }
@@ -130,14 +123,29 @@ impl MemPoolBuilder {
         self.map(|builder| builder.min_bytes(bytes))
     }
 
+    /// On CUDA: whether other pools may borrow this one's free memory when nothing else is left.
+    pub fn use_on_oom(self, enabled: bool) -> Self {
+        self.map(|builder| builder.use_on_oom(enabled))
+    }
+
+    /// On CUDA: before the pool would hold more than this share (between 0 and 1) of what it may
+    /// hold, its free pages are given back.
+    pub fn garbage_collection_threshold(self, share: f64) -> Self {
+        self.map(|builder| builder.garbage_collection_threshold(share))
+    }
+
+    /// On CUDA: free pages beyond `bytes` are given back at each [`mark_step`](crate::mark_step).
+    pub fn release_threshold(self, bytes: usize) -> Self {
+        self.map(|builder| builder.release_threshold(bytes))
+    }
+
     /// The pool.
     ///
     /// # Errors
     /// See [`MemPool::new`], and [`PoolError::Option`](mempool_pools::PoolError::Option) for a
     /// limit that cannot hold a page.
     pub fn build(self) -> Result<MemPool> {
-        self.device?;
-        Ok(MemPool { pool: self.builder.build()? })
+        Ok(MemPool { pool: self.builder?.build()? })
     }
 }
 
@@ -151,8 +159,7 @@ pub fn with_pool<R>(pool: &MemPool, f: impl FnOnce() -> R) -> R {
 /// # Errors
 /// As [`MemPool::new`].
 pub fn default_pool(device: &Device) -> Result<MemPool> {
-    require_host(device)?;
-    Ok(MemPool { pool: mempool_pools::default_pool_for(CRATE_PATH)? })
+    Ok(MemPool { pool: Backing::of(device)?.default_pool()? })
 }
 
 /// Gives the default pool's free pages back to the system, and returns their bytes. Pools that
@@ -170,6 +177,5 @@ pub fn empty_cache(device: &Device) -> Result<usize> {
 /// # Errors
 /// [`Error::Unsupported`](crate::Error::Unsupported) for a device without pools.
 pub fn available_bytes(device: &Device) -> Result<usize> {
-    require_host(device)?;
-    Ok(mempool_pools::available_bytes())
+    Backing::of(device)?.available_bytes()
 }

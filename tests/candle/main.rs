@@ -8,3 +8,11 @@ mod weights;
 
 #[global_allocator]
 static ALLOC: candle_mempool::PoolAllocator = candle_mempool::PoolAllocator::new();
+
+/// The device that models run on here.
+fn device() -> candle_core::Device {
+    candle_core::Device::Cpu
+}
+
+/// The number formats that models run in here: those that candle has all operations for.
+const DTYPES: &[candle_core::DType] = &[candle_core::DType::F32];

@@ -54,7 +54,7 @@ fn tensors_outlive_scope_thread_and_pool() {
 #[test]
 fn a_repeated_step_of_fixed_shape_takes_and_returns_no_memory() {
     let pool = MemPool::new(&Device::Cpu).unwrap();
-    let layer = candle_nn::linear(512, 512, builder().pp("layer")).unwrap();
+    let layer = candle_nn::linear(512, 512, builder(candle_core::DType::F32).pp("layer")).unwrap();
     let x = tensor(4, (256, 512), 1.0).unwrap();
     let step = || {
         pool.with(|| {

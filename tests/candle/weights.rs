@@ -17,13 +17,13 @@ pub(crate) fn tensor(seed: u64, shape: impl Into<Shape>, scale: f32) -> Result<T
             scale * ((state >> 40) as f32 / (1 << 23) as f32 - 1.0)
         })
         .collect();
-    Tensor::from_vec(values, shape, &Device::Cpu)
+    Tensor::from_vec(values, shape, &crate::device())
 }
 
 /// Token ids below `vocabulary`.
 pub(crate) fn ids(shape: (usize, usize), vocabulary: usize) -> Result<Tensor> {
     let ids = (0..shape.0 * shape.1).map(|k| (k * 7919 % vocabulary) as u32);
-    Tensor::from_iter(ids, &Device::Cpu)?.reshape(shape)
+    Tensor::from_iter(ids, &crate::device())?.reshape(shape)
 }
 
 struct Seeded;
@@ -45,6 +45,6 @@ impl SimpleBackend for Seeded {
 }
 
 /// A builder whose every weight is decided by its name.
-pub(crate) fn builder() -> VarBuilder<'static> {
-    VarBuilder::from_backend(Box::new(Seeded), DType::F32, Device::Cpu)
+pub(crate) fn builder(dtype: DType) -> VarBuilder<'static> {
+    VarBuilder::from_backend(Box::new(Seeded), dtype, crate::device())
 }
