@@ -20,6 +20,7 @@
 
 mod api;
 mod driver;
+mod events;
 mod hooks;
 
 use std::sync::{Arc, OnceLock};

@@ -6,6 +6,7 @@
 #[path = "../candle/models.rs"]
 mod models;
 mod pools;
+mod sharing;
 mod streams;
 #[path = "../candle/weights.rs"]
 mod weights;

@@ -109,6 +109,10 @@ functions! {
     mem_free_async = c"cuMemFreeAsync": fn(u64, usize);
     mem_alloc = c"cuMemAlloc_v2": fn(*mut u64, usize);
     mem_free = c"cuMemFree_v2": fn(u64);
+    event_create = c"cuEventCreate": fn(*mut usize, c_uint);
+    event_destroy = c"cuEventDestroy_v2": fn(usize);
+    stream_create = c"cuStreamCreate": fn(*mut usize, c_uint);
+    stream_create_with_priority = c"cuStreamCreateWithPriority": fn(*mut usize, c_uint, c_int);
     stream_destroy = c"cuStreamDestroy_v2": fn(usize);
     stream_begin_capture = c"cuStreamBeginCapture_v2": fn(usize, c_uint);
     stream_end_capture = c"cuStreamEndCapture": fn(usize, *mut usize);

@@ -5,12 +5,12 @@
 #![allow(unsafe_code)] // listed in ARCHITECTURE.md
 
 use std::cell::Cell;
-use std::ffi::c_uint;
+use std::ffi::{c_int, c_uint};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cuda::api::{Code, Originals};
-use crate::cuda::platform;
+use crate::cuda::{events, platform};
 use crate::device::{Allocation, Free, Stream};
 use crate::error::PoolError;
 
@@ -166,6 +166,95 @@ pub unsafe extern "C" fn cuMemFree_v2(pointer: u64) -> Code {
     let freed = platform().map_or(Free::PassThrough, |platform| platform.free_synchronous(pointer as usize));
     // SAFETY: the caller's contract, handed on: no pool owns the pointer.
     answer_free(freed, |driver| unsafe { (driver.mem_free)(pointer) })
+}
+
+/// `CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)`.
+///
+/// # Safety
+/// As the driver's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventCreate(event: *mut usize, flags: c_uint) -> Code {
+    if !event.is_null()
+        && let Some(again) = events::reuse(flags)
+    {
+        // SAFETY: the caller's contract.
+        unsafe { event.write(again) };
+        return 0;
+    }
+    let Some(driver) = originals() else { return NOT_INITIALIZED };
+    // SAFETY: the caller's contract, handed on.
+    let code = unsafe { (driver.event_create)(event, flags) };
+    if code == 0 {
+        // SAFETY: the driver wrote it.
+        events::created(unsafe { event.read() }, flags);
+    }
+    code
+}
+
+/// `CUresult cuEventDestroy_v2(CUevent hEvent)`.
+///
+/// # Safety
+/// As the driver's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventDestroy_v2(event: usize) -> Code {
+    if events::keep(event) {
+        return 0;
+    }
+    // SAFETY: the caller's contract, handed on.
+    originals().map_or(NOT_INITIALIZED, |driver| unsafe { (driver.event_destroy)(event) })
+}
+
+/// Destroys an event that nobody has any more.
+pub(crate) fn destroy_event(event: usize) {
+    if let Some(driver) = originals() {
+        // SAFETY: the event was handed to `cuEventDestroy_v2` and is in no list any more. A refusal
+        // leaves nothing to do.
+        let _ = unsafe { (driver.event_destroy)(event) };
+    }
+}
+
+/// Tells pools of a stream that was created.
+///
+/// # Safety
+/// `code` is the result of a call that wrote a stream to `stream` if it succeeded.
+unsafe fn note_created(code: Code, stream: *mut usize) -> Code {
+    if code == 0
+        && let Some(platform) = platform()
+    {
+        // SAFETY: the driver wrote it.
+        platform.stream_begins(Stream(unsafe { stream.read() }));
+    }
+    code
+}
+
+/// `CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags)`.
+///
+/// # Safety
+/// As the driver's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreate(stream: *mut usize, flags: c_uint) -> Code {
+    let Some(driver) = originals() else { return NOT_INITIALIZED };
+    // SAFETY: the caller's contract, handed on.
+    let code = unsafe { (driver.stream_create)(stream, flags) };
+    // SAFETY: that call's result.
+    unsafe { note_created(code, stream) }
+}
+
+/// `CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)`.
+///
+/// # Safety
+/// As the driver's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreateWithPriority(
+    stream: *mut usize,
+    flags: c_uint,
+    priority: c_int,
+) -> Code {
+    let Some(driver) = originals() else { return NOT_INITIALIZED };
+    // SAFETY: the caller's contract, handed on.
+    let code = unsafe { (driver.stream_create_with_priority)(stream, flags, priority) };
+    // SAFETY: that call's result.
+    unsafe { note_created(code, stream) }
 }
 
 /// `CUresult cuStreamDestroy_v2(CUstream hStream)`.

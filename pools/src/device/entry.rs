@@ -8,7 +8,7 @@ use std::sync::{Arc, MutexGuard};
 use crate::device::arena_slot::{ArenaCore, ArenaSlot, Owner, Use};
 use crate::device::driver::{CaptureId, CaptureState, Event, Stream, StreamId};
 use crate::device::fault::{Fault, planted};
-use crate::device::platform::{Allocation, Free, Inner};
+use crate::device::platform::{Allocation, Free, Inner, Resolved};
 use crate::device::pool_slot::GraphToken;
 use crate::device::state::DeviceState;
 use crate::thread_state::{DeviceScope, Inside, device_scope, inside};
@@ -28,16 +28,14 @@ impl Call {
             let device = platform.device_of_context(platform.driver.current_context()?)?;
             return Some(Self { device, owner: Owner::Synchronous, stream: None });
         };
-        match platform.capture_state(stream)? {
-            CaptureState::None => {
-                let (device, id) = platform.identify(stream)?;
+        match platform.resolve(stream)? {
+            Resolved::Running(device, id) => {
                 Some(Self { device, owner: Owner::Stream(id), stream: Some(stream) })
             }
-            CaptureState::Active(capture) => {
-                let device = platform.identify_captured(stream)?;
+            Resolved::Captured(device, capture) => {
                 Some(Self { device, owner: Owner::Capture(capture, stream), stream: Some(stream) })
             }
-            CaptureState::Invalidated => None,
+            Resolved::Invalidated => None,
         }
     }
 
@@ -144,8 +142,7 @@ pub(crate) fn free(platform: &'static Inner, addr: usize, stream: Option<Stream>
 
 fn free_to(platform: &'static Inner, arena: &'static ArenaSlot, addr: usize, stream: Option<Stream>) -> Free {
     if let Some(stream) = stream
-        && platform.capture_state(stream) == Some(CaptureState::None)
-        && let Some((_, id)) = platform.identify(stream)
+        && let Some(Resolved::Running(_, id)) = platform.resolve(stream)
     {
         let mut guard = arena.lock();
         let Some(core) = guard.as_mut() else { return Free::Unknown };

@@ -27,12 +27,14 @@ pub enum Fault {
     AdoptAtOnce = 10,
     /// What is freed in a capture is reused while the graph lives.
     ReuseGraphMemory = 11,
+    /// What a thread remembers of a stream's handle outlives the stream.
+    StaleStreams = 12,
 }
 
 #[cfg(feature = "planted-faults")]
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::KeyByHandle,
         Self::SkipEventWait,
         Self::ReuseBeforeDone,
@@ -44,6 +46,7 @@ impl Fault {
         Self::UnmapInUse,
         Self::AdoptAtOnce,
         Self::ReuseGraphMemory,
+        Self::StaleStreams,
     ];
 }
 

@@ -1,12 +1,14 @@
 //! A driver with everything that pools keep for it.
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use mempool_arena::AddressRange;
 
 use crate::device::arena_slot::ArenaSlot;
-use crate::device::driver::{CaptureState, Context, Driver, Stream, StreamId};
+use crate::device::driver::{CaptureId, CaptureState, Context, Driver, Stream, StreamId};
 use crate::device::fault::{Fault, planted};
 use crate::device::state::DeviceState;
 use crate::device::thread_cache;
@@ -37,6 +39,10 @@ pub(crate) struct Inner {
     /// Segments that lie outside the region, by address.
     pub(crate) segments: ArcSwap<Vec<(AddressRange, u32)>>,
     arenas: Box<[OnceLock<&'static ArenaSlot>]>,
+    /// Counts streams that began: what threads remember of handles is no older.
+    stream_epoch: AtomicU64,
+    /// Captures that go on, over all devices.
+    captures: AtomicUsize,
     pub(crate) registry: Lock<Registry>,
 }
 
@@ -46,6 +52,18 @@ pub(crate) struct Registry {
     devices: Vec<&'static DeviceState>,
     vacant: Vec<u32>,
     used: u32,
+    /// Streams whose beginning and end are seen.
+    streams: HashSet<Stream>,
+}
+
+/// A stream at one moment.
+pub(crate) enum Resolved {
+    /// Its work runs when it is queued.
+    Running(&'static DeviceState, StreamId),
+    /// Its work is recorded into a graph.
+    Captured(&'static DeviceState, CaptureId),
+    /// It has to leave a failed capture first.
+    Invalidated,
 }
 
 // A panic inside pool code ends the process, so nobody ever sees what it left behind.
@@ -89,6 +107,8 @@ impl Platform {
                 driver: Box::new(driver),
                 region: Region::new(),
                 segments: ArcSwap::from_pointee(Vec::new()),
+                stream_epoch: AtomicU64::new(0),
+                captures: AtomicUsize::new(0),
                 arenas: (0..MAX_ARENAS).map(|_| OnceLock::new()).collect(),
                 registry: Lock::new(Registry::default()),
             }));
@@ -103,6 +123,23 @@ impl Platform {
     /// [`PoolError::Driver`] when there is no such device.
     pub fn device(&self, ordinal: u32) -> Result<PoolDevice, PoolError> {
         inside(|| self.inner.device(ordinal)).map(|state| PoolDevice { state })
+    }
+
+    /// The device whose primary context is current on this thread.
+    #[inline]
+    #[must_use]
+    pub fn current_device(&self) -> Option<PoolDevice> {
+        let context = self.inner.driver.current_context()?;
+        let state = thread_cache::device_of(context, self.inner)
+            .or_else(|| inside(|| self.inner.device_of_context(context)))?;
+        Some(PoolDevice { state })
+    }
+
+    /// Whether a capture goes on that was [told of](Self::capture_begins).
+    #[inline]
+    #[must_use]
+    pub fn is_capturing(&self) -> bool {
+        self.inner.captures.load(Ordering::Acquire) > 0
     }
 
     /// An allocation in the order of `stream`.
@@ -131,9 +168,23 @@ impl Platform {
         super::entry::free(self.inner, addr, None)
     }
 
+    /// To be called after a stream was created. Such a stream's calls are served without asking
+    /// the driver who it is, unless a capture goes on; its end must be told too.
+    pub fn stream_begins(&self, stream: Stream) {
+        inside(|| self.inner.registry.lock().streams.insert(stream));
+        if !planted(Fault::StaleStreams) {
+            // Whatever a thread remembers of this handle belongs to a stream that is gone.
+            self.inner.stream_epoch.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
     /// To be called before a stream is destroyed: its cached memory goes to the next new stream.
     pub fn stream_ends(&self, stream: Stream) {
-        inside(|| super::entry::stream_ends(self.inner, stream));
+        inside(|| {
+            super::entry::stream_ends(self.inner, stream);
+            self.inner.registry.lock().streams.remove(&stream);
+            self.inner.devices().iter().for_each(|state| state.capture_ends(stream));
+        });
     }
 
     /// To be called before `stream` goes into capture. Until
@@ -256,9 +307,49 @@ impl Inner {
         self.driver.capture_state(stream).ok()
     }
 
-    /// The device and the capture of a stream that is in capture.
-    pub(crate) fn identify_captured(&'static self, stream: Stream) -> Option<&'static DeviceState> {
-        self.device_of_stream(stream)
+    /// What a stream is now; `None` when the driver does not know it.
+    #[inline]
+    pub(crate) fn resolve(&'static self, stream: Stream) -> Option<Resolved> {
+        // While nothing is in capture, a thread's own stream and streams whose beginning was seen
+        // are known without asking: each question takes a lock in the driver.
+        if self.captures.load(Ordering::Acquire) == 0 && !planted(Fault::KeyByHandle) {
+            let known = if stream == Stream::PER_THREAD {
+                thread_cache::per_thread(self.driver.current_context()?, self)
+            } else {
+                thread_cache::known_stream(self, stream, self.stream_epoch.load(Ordering::Acquire))
+            };
+            if let Some((state, id)) = known {
+                return Some(Resolved::Running(state, id));
+            }
+        }
+        self.resolve_slowly(stream)
+    }
+
+    #[cold]
+    fn resolve_slowly(&'static self, stream: Stream) -> Option<Resolved> {
+        let epoch = self.stream_epoch.load(Ordering::Acquire);
+        match self.capture_state(stream)? {
+            CaptureState::None => {
+                let (state, id) = self.identify(stream)?;
+                if self.registry.lock().streams.contains(&stream) {
+                    thread_cache::remember_known_stream(self, stream, epoch, id, state);
+                }
+                Some(Resolved::Running(state, id))
+            }
+            CaptureState::Active(capture) => {
+                Some(Resolved::Captured(self.device_of_stream(stream)?, capture))
+            }
+            CaptureState::Invalidated => Some(Resolved::Invalidated),
+        }
+    }
+
+    /// Counts captures that go on.
+    pub(crate) fn count_captures(&self, begun: bool) {
+        if begun {
+            self.captures.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.captures.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
     /// The arena that an address belongs to.

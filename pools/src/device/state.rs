@@ -186,11 +186,17 @@ impl DeviceState {
     }
 
     pub(crate) fn capture_begins(&self, stream: Stream) -> bool {
-        self.captures.lock().insert(stream)
+        let begins = self.captures.lock().insert(stream);
+        if begins {
+            self.platform.count_captures(true);
+        }
+        begins
     }
 
     pub(crate) fn capture_ends(&self, stream: Stream) {
-        self.captures.lock().remove(&stream);
+        if self.captures.lock().remove(&stream) {
+            self.platform.count_captures(false);
+        }
     }
 
     /// Bytes that pools may hold in all.

@@ -1,16 +1,28 @@
 //! What a thread remembers of its last calls, so that the usual call asks the driver little.
 //!
-//! Everything here is keyed by identities that are never reused, or by a context that pools
-//! keep for the life of the process, so nothing can go stale.
+//! Everything here is keyed by identities that are never reused, by a context that pools keep
+//! for the life of the process, or by a handle together with a count of the streams that began,
+//! so nothing can go stale.
 
 use std::cell::Cell;
 
 use crate::device::arena_slot::{ArenaSlot, Owner};
-use crate::device::driver::{Context, StreamId};
+use crate::device::driver::{Context, Stream, StreamId};
 use crate::device::fault::{Fault, planted};
 use crate::device::platform::Inner;
 use crate::device::pool_slot::PoolSlot;
 use crate::device::state::DeviceState;
+
+/// A stream whose beginning and end are seen.
+#[derive(Clone, Copy)]
+struct KnownStream {
+    platform: &'static Inner,
+    stream: Stream,
+    /// Streams that had begun when this was asked; the handle is the same stream's until another begins.
+    epoch: u64,
+    id: StreamId,
+    state: &'static DeviceState,
+}
 
 /// The arena that served the thread's last request.
 #[derive(Clone, Copy)]
@@ -25,6 +37,7 @@ struct Cache {
     context: Cell<Option<(Context, &'static DeviceState)>>,
     per_thread: Cell<Option<(Context, StreamId, &'static DeviceState)>>,
     stream: Cell<Option<(StreamId, &'static DeviceState)>>,
+    known: Cell<Option<KnownStream>>,
     arena: Cell<Option<LastArena>>,
 }
 
@@ -34,6 +47,7 @@ thread_local! {
             context: Cell::new(None),
             per_thread: Cell::new(None),
             stream: Cell::new(None),
+            known: Cell::new(None),
             arena: Cell::new(None),
         }
     };
@@ -71,6 +85,28 @@ pub(crate) fn device_of_stream(id: StreamId) -> Option<&'static DeviceState> {
 
 pub(crate) fn remember_stream(id: StreamId, state: &'static DeviceState) {
     CACHE.with(|cache| cache.stream.set(Some((id, state))));
+}
+
+#[inline]
+pub(crate) fn known_stream(
+    platform: &'static Inner,
+    stream: Stream,
+    epoch: u64,
+) -> Option<(&'static DeviceState, StreamId)> {
+    let known = CACHE.with(|cache| cache.known.get())?;
+    let same = known.stream == stream && known.epoch == epoch && std::ptr::eq(known.platform, platform);
+    same.then_some((known.state, known.id))
+}
+
+pub(crate) fn remember_known_stream(
+    platform: &'static Inner,
+    stream: Stream,
+    epoch: u64,
+    id: StreamId,
+    state: &'static DeviceState,
+) {
+    let known = KnownStream { platform, stream, epoch, id, state };
+    CACHE.with(|cache| cache.known.set(Some(known)));
 }
 
 /// The arena of this pool and owner, if it served the thread's last request.

@@ -3,6 +3,8 @@
 mod support;
 
 mod basics;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+mod gpu;
 mod program;
 mod pytorch;
 mod random;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use mempool_pools::device::simulated::{Access, Graph};
+use mempool_pools::device::simulated::Access;
 use mempool_pools::device::{Event, Stream};
 use mempool_pools::{MemPool, Policy};
 use proptest::prelude::*;
 
-use crate::world::World;
+use crate::world::{GraphId, World};
 
 const WORKERS: usize = 3;
 const POOLS: usize = 3;
@@ -201,7 +201,7 @@ struct Block {
 }
 
 struct CapturedGraph {
-    graph: Graph,
+    graph: GraphId,
     /// The stream that it was captured on and is launched on.
     stream: (u64, Stream),
     /// Blocks that it uses and that were live at its end.
@@ -247,6 +247,28 @@ pub fn run(world: Arc<dyn World>, ops: &[Op]) -> Vec<String> {
         program.step(op, &mut wrong);
     }
     program.finish(wrong)
+}
+
+/// Streams that get one handle, one after the other, each with work under way when the next begins.
+pub fn streams_of_one_handle(world: Arc<dyn World>) -> Vec<String> {
+    const BYTES: usize = 5 << 20;
+    world.bind();
+    let pool = world.device().pool().expect("a pool");
+    let mut wrong = Vec::new();
+    for id in 1..20 {
+        let stream = world.create_stream(false);
+        let Some(addr) = pool.with(|| world.allocate(BYTES, stream, id)) else {
+            wrong.push("there is no memory".to_owned());
+            break;
+        };
+        world.launch(stream, Access::write(addr, BYTES, id));
+        if !world.free(addr, stream) {
+            wrong.push("a free was refused".to_owned());
+        }
+        world.destroy_stream(stream);
+    }
+    wrong.extend(world.verdict());
+    wrong
 }
 
 impl Program {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::program::{ops, run};
+use crate::program::{ops, run, streams_of_one_handle};
 use crate::world::SimulatedWorld;
 
 proptest! {
@@ -21,6 +21,12 @@ proptest! {
         let wrong = run(Arc::new(SimulatedWorld::new(seed)), &ops);
         prop_assert!(wrong.is_empty(), "{wrong:#?}");
     }
+}
+
+#[test]
+fn streams_that_get_one_handle_are_told_apart() {
+    let wrong = streams_of_one_handle(Arc::new(SimulatedWorld::new(2)));
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// Programs of each kind: 400, or what `PROPTEST_CASES` says.

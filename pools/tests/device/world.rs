@@ -1,7 +1,13 @@
 //! What a random program needs of a machine: the simulated one, or a real device.
 
+use std::sync::Mutex;
+
 use mempool_pools::device::simulated::{Access, CaptureMode, Graph, Simulator};
 use mempool_pools::device::{Allocation, Event, Free, Platform, PoolDevice, Stream};
+
+/// A graph as its world numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GraphId(pub usize);
 
 /// A machine that programs run on. Every method works on the calling thread.
 pub trait World: Send + Sync {
@@ -24,9 +30,9 @@ pub trait World: Send + Sync {
     /// Begins a capture of `stream` on this thread, in thread-local mode.
     fn begin_capture(&self, stream: Stream);
     /// The captured graph, unless something made the capture fail.
-    fn end_capture(&self, stream: Stream) -> Option<Graph>;
-    fn launch_graph(&self, graph: Graph, stream: Stream);
-    fn destroy_graph(&self, graph: Graph);
+    fn end_capture(&self, stream: Stream) -> Option<GraphId>;
+    fn launch_graph(&self, graph: GraphId, stream: Stream);
+    fn destroy_graph(&self, graph: GraphId);
     /// Makes the next driver call of this name fail, where that can be arranged.
     fn fail(&self, call: &'static str);
     /// Lets all work end, and says what went wrong.
@@ -37,6 +43,7 @@ pub trait World: Send + Sync {
 pub struct SimulatedWorld {
     pub simulator: Simulator,
     platform: Platform,
+    graphs: Mutex<Vec<Graph>>,
 }
 
 impl SimulatedWorld {
@@ -45,7 +52,7 @@ impl SimulatedWorld {
         let capacity_bytes = [32_usize << 20, 64 << 20, 256 << 20][(seed % 3) as usize];
         let simulator = Simulator::builder().seed(seed).capacity_bytes(capacity_bytes).build();
         let platform = simulator.platform();
-        Self { simulator, platform }
+        Self { simulator, platform, graphs: Mutex::new(Vec::new()) }
     }
 }
 
@@ -74,7 +81,12 @@ impl World for SimulatedWorld {
     }
 
     fn create_stream(&self, blocking: bool) -> Stream {
-        self.simulator.create_stream(blocking).expect("a stream")
+        let stream = self.simulator.create_stream(blocking).expect("a stream");
+        // Some streams are made where nobody sees it.
+        if !blocking {
+            self.platform.stream_begins(stream);
+        }
+        stream
     }
 
     fn destroy_stream(&self, stream: Stream) {
@@ -105,17 +117,21 @@ impl World for SimulatedWorld {
         self.simulator.begin_capture(stream, CaptureMode::ThreadLocal).expect("a capture");
     }
 
-    fn end_capture(&self, stream: Stream) -> Option<Graph> {
+    fn end_capture(&self, stream: Stream) -> Option<GraphId> {
         let graph = self.simulator.end_capture(stream).ok();
         self.platform.capture_ends(stream);
-        graph
+        let mut graphs = self.graphs.lock().expect("one thread at a time");
+        graphs.push(graph?);
+        Some(GraphId(graphs.len() - 1))
     }
 
-    fn launch_graph(&self, graph: Graph, stream: Stream) {
+    fn launch_graph(&self, graph: GraphId, stream: Stream) {
+        let graph = self.graphs.lock().expect("one thread at a time")[graph.0];
         self.simulator.launch_graph(graph, stream).expect("the graph exists");
     }
 
-    fn destroy_graph(&self, graph: Graph) {
+    fn destroy_graph(&self, graph: GraphId) {
+        let graph = self.graphs.lock().expect("one thread at a time")[graph.0];
         self.simulator.destroy_graph(graph);
     }
 
