@@ -128,6 +128,12 @@ impl MemPoolBuilder {
         self.map(|builder| builder.use_on_oom(enabled))
     }
 
+    /// On CUDA, when debugging: whether each tensor's memory lies between margins that are looked at
+    /// when it is freed. See [`mempool_pools::MemPoolBuilder::guard`].
+    pub fn guard(self, enabled: bool) -> Self {
+        self.map(|builder| builder.guard(enabled))
+    }
+
     /// On CUDA: before the pool would hold more than this share (between 0 and 1) of what it may
     /// hold, its free pages are given back.
     pub fn garbage_collection_threshold(self, share: f64) -> Self {

@@ -37,6 +37,7 @@ pub struct MemPoolBuilder {
     policy: Option<Policy>,
     limit_bytes: Option<usize>,
     use_on_oom: bool,
+    guard: bool,
     garbage_collection_threshold: Option<f64>,
     release_threshold_bytes: Option<usize>,
     hard_limit: bool,
@@ -60,6 +61,7 @@ impl MemPoolBuilder {
             policy: None,
             limit_bytes: None,
             use_on_oom: false,
+            guard: false,
             garbage_collection_threshold: None,
             release_threshold_bytes: None,
             hard_limit: false,
@@ -116,6 +118,14 @@ impl MemPoolBuilder {
         self
     }
 
+    /// For a device, when debugging: whether each block lies between margins that are looked at when
+    /// it is freed, and freed memory is filled. Whoever wrote outside a block is reported on standard
+    /// error and by [`PoolDevice::guard_reports`]. Each free then waits for its stream.
+    pub fn guard(mut self, enabled: bool) -> Self {
+        self.guard = enabled;
+        self
+    }
+
     /// For a device: before the pool would hold more than this share (between 0 and 1) of what it
     /// may hold, its free pages are given back.
     pub fn garbage_collection_threshold(mut self, share: f64) -> Self {
@@ -147,6 +157,7 @@ impl MemPoolBuilder {
         }
         for (given, option) in [
             (self.use_on_oom, "use_on_oom"),
+            (self.guard, "guard"),
             (self.garbage_collection_threshold.is_some(), "garbage_collection_threshold"),
             (self.release_threshold_bytes.is_some(), "release_threshold"),
         ] {
@@ -231,6 +242,7 @@ impl MemPoolBuilder {
                 min_bytes: self.min_bytes,
                 limit_bytes: self.limit_bytes,
                 use_on_oom: self.use_on_oom,
+                guard: self.guard,
                 garbage_collection_threshold: self.garbage_collection_threshold,
                 release_threshold_bytes: self.release_threshold_bytes,
             };

@@ -16,6 +16,7 @@ pub mod fault;
 #[cfg(not(feature = "planted-faults"))]
 mod fault;
 mod fork;
+mod guard;
 mod oom;
 mod platform;
 mod pool_slot;
@@ -30,6 +31,7 @@ pub use driver::{
     CaptureId, CaptureState, Context, Driver, DriverError, DriverResult, Event, Physical, Stream, StreamId,
 };
 pub(crate) use fork::{hold_for_fork, release_after_fork};
+pub use guard::GuardReport;
 pub use oom::OomReport;
 pub(crate) use platform::Inner;
 pub use platform::{Allocation, Free, Platform};
@@ -119,6 +121,13 @@ impl PoolDevice {
     #[must_use]
     pub fn last_oom(&self) -> Option<OomReport> {
         inside(|| self.state.last_oom())
+    }
+
+    /// Writes outside blocks that were found in pools with guards
+    /// ([`MemPoolBuilder::guard`](crate::MemPoolBuilder::guard)), up to the first hundred.
+    #[must_use]
+    pub fn guard_reports(&self) -> Vec<GuardReport> {
+        inside(|| self.state.guard_reports.lock().clone())
     }
 
     /// Bytes that all pools of the device hold.

@@ -19,7 +19,7 @@ const OTHER: &str = "MEMPOOL_TEST_OTHER_PROCESS_BYTES";
 fn the_other_process() {
     let Ok(bytes) = std::env::var(OTHER) else { return };
     let device = device();
-    let held = without_pools(|| Tensor::ones(bytes.parse::<usize>().unwrap(), DType::U8, &device)).unwrap();
+    let held = without_pools(|| Tensor::zeros(bytes.parse::<usize>().unwrap(), DType::U8, &device)).unwrap();
     device.synchronize().unwrap();
     println!("\nholding");
     std::io::stdout().flush().unwrap();

@@ -241,11 +241,22 @@ fn training(options: &Options, device: &Device, suffix: &str) -> Result<()> {
     })
 }
 
-/// Eight threads, each with a stream and a small model of its own.
-fn threads(options: &Options, suffix: &str) -> Result<()> {
-    const THREADS: usize = 8;
+/// What each of several threads does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Job {
+    /// A small model's step.
+    Model,
+    /// A hundred allocations of 4 KiB and their frees.
+    Pairs,
+}
+
+/// Threads, each with a stream and a job of its own.
+fn threads(options: &Options, count: usize, job: Job) -> Result<()> {
     const STEPS: usize = 100;
-    let name = format!("8 threads: 2 MLP blocks b1 d1024 each{suffix}");
+    let name = match job {
+        Job::Model => format!("{count} threads: 2 MLP blocks b1 d1024 each"),
+        Job::Pairs => format!("{count} threads: 100 pairs of 4 KiB each"),
+    };
     if !name.contains(&options.only) {
         return Ok(());
     }
@@ -259,9 +270,9 @@ fn threads(options: &Options, suffix: &str) -> Result<()> {
             let kind = KINDS[at];
             set_release_threshold(&context, if kind == Kind::Raised { u64::MAX } else { 0 })?;
             driver_peak(&context)?;
-            let start = std::sync::Barrier::new(THREADS);
+            let start = std::sync::Barrier::new(count);
             let times: Vec<Result<Duration>> = std::thread::scope(|scope| {
-                let threads: Vec<_> = (0..THREADS)
+                let threads: Vec<_> = (0..count)
                     .map(|_| {
                         let (pool, start, device) = (&pool, &start, options.device);
                         scope.spawn(move || -> Result<Duration> {
@@ -269,7 +280,14 @@ fn threads(options: &Options, suffix: &str) -> Result<()> {
                             let mlp = Mlp::new(2, 1024, DType::F32, &device)?;
                             let x = Tensor::randn(0_f32, 1.0, (1, 1024), &device)?;
                             let mut step = || -> Result<()> {
-                                mlp.forward(&x)?;
+                                if job == Job::Model {
+                                    mlp.forward(&x)?;
+                                } else {
+                                    for _ in 0..100 {
+                                        // SAFETY: nobody reads the memory.
+                                        drop(unsafe { device.as_cuda_device()?.alloc::<u8>(4096) }?);
+                                    }
+                                }
                                 Ok(device.synchronize()?)
                             };
                             let mut run = |steps: usize| -> Result<()> {
@@ -390,7 +408,10 @@ fn main() -> Result<()> {
          peak MiB stock | raised | pool |\n|---|---|---|---|---|---|---|---|---|---|"
     );
     all_steps(&options, &device, "")?;
-    threads(&options, "")?;
+    for count in [1, 2, 4, 8] {
+        threads(&options, count, Job::Model)?;
+    }
+    threads(&options, 8, Job::Pairs)?;
     // SAFETY: from here on each tensor is used on the stream that made it, and by one thread.
     unsafe { device.as_cuda_device()?.disable_event_tracking() };
     all_steps(&options, &device, ", no event tracking")?;

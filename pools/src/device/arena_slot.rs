@@ -16,6 +16,7 @@ use mempool_arena::{Arena, ArenaError, LiveBlock, Placed, Placement, Request};
 
 use crate::device::driver::{CaptureId, Event, Stream, StreamId};
 use crate::device::fault::{Fault, planted};
+use crate::device::guard::Guarded;
 use crate::device::pool_slot::PoolSlot;
 use crate::device::state::DeviceState;
 use crate::device::upstream::DeviceUpstream;
@@ -58,6 +59,8 @@ struct Pending {
 #[repr(align(128))]
 pub(crate) struct ArenaSlot {
     pub(crate) index: u32,
+    /// Guarded blocks have been here.
+    pub(crate) guarded: AtomicBool,
     core: Lock<Option<ArenaCore>>,
 }
 
@@ -67,6 +70,8 @@ pub(crate) struct ArenaCore {
     pub(crate) owner: Owner,
     pub(crate) arena: Arena<DeviceUpstream>,
     uses: HashMap<usize, Vec<Use>>,
+    /// Blocks between margins, by the address that their owners know.
+    pub(crate) guards: HashMap<usize, Guarded>,
     pending: VecDeque<Pending>,
     requests_since_drain: u32,
 }
@@ -77,7 +82,7 @@ const REQUESTS_BETWEEN_DRAINS: u32 = 64;
 
 impl ArenaSlot {
     pub(crate) fn new(index: u32) -> Self {
-        Self { index, core: Lock::new(None) }
+        Self { index, guarded: AtomicBool::new(false), core: Lock::new(None) }
     }
 
     #[inline]
@@ -100,6 +105,12 @@ impl ArenaSlot {
         same.then_some(guard)
     }
 
+    /// Whether blocks here lie between margins.
+    #[inline]
+    pub(crate) fn has_guards(&self) -> bool {
+        self.guarded.load(Ordering::Relaxed)
+    }
+
     /// Puts an arena into the empty slot.
     pub(crate) fn open(
         &self,
@@ -109,6 +120,7 @@ impl ArenaSlot {
         placement: Box<dyn Placement>,
         graph: Option<Arc<AtomicBool>>,
     ) {
+        self.guarded.store(false, Ordering::Relaxed);
         let upstream = DeviceUpstream::new(pool.device, pool, self.index, graph);
         *self.core.lock() = Some(ArenaCore {
             pool,
@@ -116,6 +128,7 @@ impl ArenaSlot {
             owner,
             arena: Arena::from_boxed(placement, upstream),
             uses: HashMap::new(),
+            guards: HashMap::new(),
             pending: VecDeque::new(),
             requests_since_drain: 0,
         });

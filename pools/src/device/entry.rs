@@ -8,6 +8,7 @@ use std::sync::{Arc, MutexGuard};
 use crate::device::arena_slot::{ArenaCore, ArenaSlot, Owner, Use};
 use crate::device::driver::{CaptureId, CaptureState, Event, Stream, StreamId};
 use crate::device::fault::{Fault, planted};
+use crate::device::guard::{self, MARGIN_BYTES};
 use crate::device::platform::{Allocation, Free, Inner, Resolved};
 use crate::device::pool_slot::GraphToken;
 use crate::device::state::DeviceState;
@@ -143,6 +144,7 @@ pub(crate) fn free(platform: &'static Inner, addr: usize, stream: Option<Stream>
 fn free_to(platform: &'static Inner, arena: &'static ArenaSlot, addr: usize, stream: Option<Stream>) -> Free {
     if let Some(stream) = stream
         && let Some(Resolved::Running(_, id)) = platform.resolve(stream)
+        && !arena.has_guards()
     {
         let mut guard = arena.lock();
         let Some(core) = guard.as_mut() else { return Free::Unknown };
@@ -151,6 +153,40 @@ fn free_to(platform: &'static Inner, arena: &'static ArenaSlot, addr: usize, str
         }
     }
     free_slowly(platform, arena, addr, stream)
+}
+
+/// The block that a pool with guards handed out as `addr`, once its margins have been looked at. The
+/// context is current.
+fn unguard(
+    platform: &'static Inner,
+    device: &'static DeviceState,
+    arena: &'static ArenaSlot,
+    addr: usize,
+    stream: Option<Stream>,
+) -> usize {
+    let (guarded, pool, owner) = {
+        let mut lock = arena.lock();
+        let Some(core) = lock.as_mut() else { return addr };
+        let Some(guarded) = core.guards.remove(&addr) else { return addr };
+        (guarded, core.pool, core.owner)
+    };
+    let start = addr - MARGIN_BYTES;
+    let (stream, id) = match stream.map(|stream| (stream, platform.resolve(stream))) {
+        Some((stream, Some(Resolved::Running(_, id)))) => (stream, Some(id)),
+        // In a capture nothing may be waited for.
+        Some(_) => return start,
+        None => (Stream::LEGACY, None),
+    };
+    let in_order = id.is_some_and(|id| owner == Owner::Stream(id));
+    // The margins were filled in the owner's order: another stream would read them too early.
+    let readable = guarded.armed && (in_order || device.synchronize());
+    if readable && let Some(report) = guard::inspect(device, &pool.name(), addr, guarded.bytes, stream) {
+        guard::keep(&mut device.guard_reports.lock(), report);
+    }
+    if in_order {
+        guard::poison(device, addr, guarded.bytes, stream);
+    }
+    start
 }
 
 /// Ends a block that nothing but its owner's earlier work uses, and its pool, if it was the last.
@@ -186,15 +222,18 @@ fn free_slowly(
 ) -> Free {
     let Some(device) = arena.lock().as_ref().map(|core| core.pool.device) else { return Free::Unknown };
     // A default stream is meant to be the block's device's, whichever context is current.
-    let freed = device.with_context(|| match stream {
-        None => free_after_everything(device, arena, addr),
-        Some(stream) => match platform.capture_state(stream) {
-            Some(CaptureState::None) => free_behind_events(platform, device, arena, addr, stream),
-            Some(CaptureState::Active(capture)) => free_in_capture(device, arena, addr, capture, stream),
-            Some(CaptureState::Invalidated) | None => {
-                defer(arena, addr, Vec::new(), Some(device.epoch()), None)
-            }
-        },
+    let freed = device.with_context(|| {
+        let addr = unguard(platform, device, arena, addr, stream);
+        match stream {
+            None => free_after_everything(device, arena, addr),
+            Some(stream) => match platform.capture_state(stream) {
+                Some(CaptureState::None) => free_behind_events(platform, device, arena, addr, stream),
+                Some(CaptureState::Active(capture)) => free_in_capture(device, arena, addr, capture, stream),
+                Some(CaptureState::Invalidated) | None => {
+                    defer(arena, addr, Vec::new(), Some(device.epoch()), None)
+                }
+            },
+        }
     });
     freed.unwrap_or_else(|| defer(arena, addr, Vec::new(), Some(device.epoch()), None))
 }
@@ -306,6 +345,7 @@ pub(crate) fn record_use(
         let (_, id) = platform.identify(stream)?;
         let mut guard = arena.lock();
         let core = guard.as_mut()?;
+        let addr = if core.guards.contains_key(&addr) { addr - MARGIN_BYTES } else { addr };
         Some(core.owner == Owner::Stream(id) || core.record_use(addr, Use { stream, id, _keep: keep }))
     });
     recorded.flatten().unwrap_or(false)

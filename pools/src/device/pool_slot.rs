@@ -14,6 +14,7 @@ use crate::device::arena_slot::{ArenaCore, ArenaSlot, Owner};
 use crate::device::driver::{Event, Stream, StreamId};
 use crate::device::entry::Call;
 use crate::device::fault::{Fault, planted};
+use crate::device::guard::{self, Guarded, MARGIN_BYTES};
 use crate::device::platform::Allocation;
 use crate::device::state::DeviceState;
 use crate::device::thread_cache;
@@ -29,6 +30,7 @@ pub(crate) struct PoolSetup {
     pub(crate) min_bytes: usize,
     pub(crate) limit_bytes: Option<usize>,
     pub(crate) use_on_oom: bool,
+    pub(crate) guard: bool,
     pub(crate) garbage_collection_threshold: Option<f64>,
     pub(crate) release_threshold_bytes: Option<usize>,
 }
@@ -41,6 +43,7 @@ impl PoolSetup {
             min_bytes: 0,
             limit_bytes: None,
             use_on_oom: false,
+            guard: false,
             garbage_collection_threshold: None,
             release_threshold_bytes: None,
         }
@@ -56,6 +59,8 @@ pub(crate) struct PoolSlot {
     min_bytes: AtomicUsize,
     limit_bytes: AtomicUsize,
     use_on_oom: AtomicBool,
+    /// Blocks lie between margins.
+    guard: AtomicBool,
     /// Share of the allowed bytes, as bits of an `f64`; 0 for none.
     garbage_collection_threshold: AtomicU64,
     release_threshold_bytes: AtomicUsize,
@@ -93,6 +98,7 @@ impl PoolSlot {
             min_bytes: AtomicUsize::new(0),
             limit_bytes: AtomicUsize::new(usize::MAX),
             use_on_oom: AtomicBool::new(false),
+            guard: AtomicBool::new(false),
             garbage_collection_threshold: AtomicU64::new(0),
             release_threshold_bytes: AtomicUsize::new(usize::MAX),
             held: AtomicUsize::new(0),
@@ -110,6 +116,7 @@ impl PoolSlot {
     pub(crate) fn open(&self, id: u64, setup: PoolSetup) {
         self.min_bytes.store(setup.min_bytes, Ordering::Relaxed);
         self.use_on_oom.store(setup.use_on_oom, Ordering::Relaxed);
+        self.guard.store(setup.guard, Ordering::Relaxed);
         self.set_limit(setup.limit_bytes);
         self.set_garbage_collection_threshold(setup.garbage_collection_threshold);
         self.set_release_threshold(setup.release_threshold_bytes);
@@ -218,6 +225,39 @@ impl PoolSlot {
     /// Serves a request.
     #[inline]
     pub(crate) fn allocate(&'static self, call: &Call, bytes: usize) -> Allocation {
+        if self.guard.load(Ordering::Relaxed) {
+            self.allocate_guarded(call, bytes)
+        } else {
+            self.place(call, bytes)
+        }
+    }
+
+    /// Serves a request with margins around the block.
+    #[cold]
+    fn allocate_guarded(&'static self, call: &Call, bytes: usize) -> Allocation {
+        let Some(padded) = bytes.checked_add(2 * MARGIN_BYTES) else { return Allocation::OutOfMemory };
+        let placed = self.place(call, padded);
+        let Allocation::Block(start) = placed else { return placed };
+        let addr = start + MARGIN_BYTES;
+        // The block may be another pool's, which lent it.
+        if let Some(arena) = self.device.platform.owner(start)
+            && let Some(core) = arena.lock().as_mut()
+        {
+            // In a capture nothing is filled: the graph would do so at each launch.
+            let armed = call.waitable().is_some() || call.stream.is_none();
+            core.guards.insert(addr, Guarded { bytes, armed });
+            arena.guarded.store(true, Ordering::Relaxed);
+            if armed {
+                let stream = call.stream.unwrap_or(Stream::LEGACY);
+                self.device.with_context(|| guard::arm(self.device, addr, bytes, stream));
+            }
+        }
+        Allocation::Block(addr)
+    }
+
+    /// Places a block.
+    #[inline]
+    fn place(&'static self, call: &Call, bytes: usize) -> Allocation {
         let request = Request::new(bytes);
         let pool_id = self.id.load(Ordering::Acquire);
         if let Some(arena) = thread_cache::arena(self, pool_id, call.owner)

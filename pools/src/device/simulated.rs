@@ -290,6 +290,19 @@ impl Simulator {
         self.lock().note_free(addr);
     }
 
+    /// Changes memory behind everybody's back, as a stray write does.
+    pub fn poke(&self, addr: usize, bytes: usize, value: u8) {
+        self.lock().set_contents(addr, bytes, value);
+    }
+
+    /// What pools filled memory with, or what was poked; 0 where neither.
+    #[must_use]
+    pub fn peek(&self, addr: usize) -> u8 {
+        let mut byte = [0];
+        self.lock().contents(addr, &mut byte);
+        byte[0]
+    }
+
     /// Begins a capture of `stream`.
     ///
     /// # Errors

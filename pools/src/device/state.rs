@@ -8,6 +8,7 @@ use crate::builder::Policy;
 use crate::device::DeviceId;
 use crate::device::driver::{CaptureId, Context, DriverError, Event, Stream, StreamId};
 use crate::device::fault::{Fault, planted};
+use crate::device::guard::GuardReport;
 use crate::device::oom::OomReport;
 use crate::device::platform::{Inner, next_device_id};
 use crate::device::pool_slot::{GraphToken, PoolSetup, PoolSlot};
@@ -46,6 +47,7 @@ pub(crate) struct DeviceState {
     /// What is set when the graphs of recent captures are gone.
     pub(super) graphs: Lock<Vec<(CaptureId, GraphToken)>>,
     pub(super) last_oom: Lock<Option<OomReport>>,
+    pub(super) guard_reports: Lock<Vec<GuardReport>>,
 }
 
 #[derive(Default)]
@@ -86,6 +88,7 @@ impl DeviceState {
             captures: Lock::new(BTreeSet::new()),
             graphs: Lock::new(Vec::new()),
             last_oom: Lock::new(None),
+            guard_reports: Lock::new(Vec::new()),
         })
     }
 

@@ -5,6 +5,7 @@ mod support;
 mod basics;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod gpu;
+mod guards;
 mod program;
 mod pytorch;
 mod random;

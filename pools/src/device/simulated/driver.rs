@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::state::{self, State};
-use super::{Simulator, error};
-use crate::device::driver::{
-    CaptureState, Context, Driver, DriverError, DriverResult, Event, Physical, Stream, StreamId,
-};
+use super::{Access, Simulator, error};
+use crate::device::driver::{CaptureState, Context, Driver, DriverResult, Event, Physical, Stream, StreamId};
 
 /// The driver of a [`Simulator`].
 #[derive(Debug)]
@@ -149,11 +147,20 @@ impl Driver for SimulatedDriver {
         self.with("memory_info", |state| state.current_memory_info())
     }
 
-    fn fill(&self, _: usize, _: usize, _: u8, _: Stream) -> DriverResult<()> {
-        Err(DriverError { call: "fill", code: 801 })
+    fn fill(&self, addr: usize, bytes: usize, value: u8, stream: Stream) -> DriverResult<()> {
+        self.with("fill", |state| {
+            state.launch(stream, &[Access::write(addr, bytes, 0)])?;
+            state.set_contents(addr, bytes, value);
+            Ok(())
+        })
     }
 
-    fn read(&self, _: usize, _: &mut [u8], _: Stream) -> DriverResult<()> {
-        Err(DriverError { call: "read", code: 801 })
+    fn read(&self, addr: usize, into: &mut [u8], stream: Stream) -> DriverResult<()> {
+        self.with("read", |state| {
+            state.launch(stream, &[Access::read(addr, into.len(), 0)])?;
+            state.synchronize_stream(stream)?;
+            state.contents(addr, into);
+            Ok(())
+        })
     }
 }

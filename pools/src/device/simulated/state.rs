@@ -95,6 +95,8 @@ pub(crate) struct State {
     pub(crate) mappings: BTreeMap<usize, Mapping>,
     segments: BTreeMap<usize, (usize, u32, Shadow)>,
     owners: BTreeMap<usize, (usize, u64)>,
+    /// Bytes that were filled or poked, in runs of one value.
+    contents: BTreeMap<usize, (usize, u8)>,
     pub(crate) captures: BTreeMap<u64, Capture>,
     pub(crate) graphs: BTreeMap<u64, GraphState>,
     failures: Vec<(&'static str, u64, u32)>,
@@ -121,6 +123,7 @@ impl State {
             mappings: BTreeMap::new(),
             segments: BTreeMap::new(),
             owners: BTreeMap::new(),
+            contents: BTreeMap::new(),
             captures: BTreeMap::new(),
             graphs: BTreeMap::new(),
             failures: Vec::new(),
@@ -484,6 +487,38 @@ impl State {
             .filter(|&(&start, &(bytes, _))| start < end && access.addr < start + bytes)
             .find(|(_, (_, owner))| !known.iter().any(|access| access.allocation == *owner))
             .map(|(&start, &(_, owner))| (start.max(access.addr), owner))
+    }
+
+    // Contents: only what pools fill and what tests poke is kept. It is there at once, whatever is
+    // queued before; the order of work is checked as for all work.
+
+    pub(crate) fn set_contents(&mut self, addr: usize, bytes: usize, value: u8) {
+        let end = addr + bytes;
+        let overlapping: Vec<(usize, usize, u8)> = self
+            .contents
+            .range(..end)
+            .filter(|&(&start, &(len, _))| start + len > addr)
+            .map(|(&start, &(len, value))| (start, start + len, value))
+            .collect();
+        for (start, stop, old) in overlapping {
+            self.contents.remove(&start);
+            if start < addr {
+                self.contents.insert(start, (addr - start, old));
+            }
+            if stop > end {
+                self.contents.insert(end, (stop - end, old));
+            }
+        }
+        self.contents.insert(addr, (bytes, value));
+    }
+
+    pub(crate) fn contents(&self, addr: usize, into: &mut [u8]) {
+        into.fill(0);
+        let end = addr + into.len();
+        let runs = self.contents.range(..end).filter(|(start, (len, _))| **start + len > addr);
+        for (&start, &(len, value)) in runs {
+            into[start.max(addr) - addr..(start + len).min(end) - addr].fill(value);
+        }
     }
 
     // Memory.
