@@ -69,6 +69,6 @@ pub fn record_stream<T>(slice: &CudaSlice<T>, stream: &Arc<CudaStream>) -> bool 
     device.record_stream(addr as usize, handle, Arc::clone(stream))
 }
 
-/// How many calls arrived at the hooks, and how many of them pools served.
+/// What passed by the pools.
 #[doc(hidden)]
 pub use hooks::{HookCounts, hook_counts};

@@ -165,11 +165,11 @@ impl PoolDevice {
 
     /// Declares that work queued in `stream` uses the block that starts at `addr`: once it is
     /// freed, that work is waited for too before its memory serves anything else. `keep` is held
-    /// until then, and has to keep the stream alive. `false` when no live block of the device's
+    /// until the free, and has to keep the stream alive. `false` when no live block of the device's
     /// pools starts there.
     #[must_use = "false says that the block is not a pool's"]
     pub fn record_stream(&self, addr: usize, stream: Stream, keep: impl Any + Send) -> bool {
-        inside(|| entry::record_use(self.state.platform, addr, stream, Box::new(keep)))
+        inside(|| entry::record_use(self.state, addr, stream, Box::new(keep)))
     }
 }
 

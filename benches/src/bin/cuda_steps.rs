@@ -279,7 +279,7 @@ fn threads(options: &Options, count: usize, job: Job) -> Result<()> {
                             let device = Device::new_cuda_with_stream(device)?;
                             let mlp = Mlp::new(2, 1024, DType::F32, &device)?;
                             let x = Tensor::randn(0_f32, 1.0, (1, 1024), &device)?;
-                            let mut step = || -> Result<()> {
+                            let step = || -> Result<()> {
                                 if job == Job::Model {
                                     mlp.forward(&x)?;
                                 } else {
@@ -290,11 +290,11 @@ fn threads(options: &Options, count: usize, job: Job) -> Result<()> {
                                 }
                                 Ok(device.synchronize()?)
                             };
-                            let mut run = |steps: usize| -> Result<()> {
+                            let run = |steps: usize| -> Result<()> {
                                 for _ in 0..steps {
                                     match kind {
-                                        Kind::Pool => pool.with(&mut step)?,
-                                        Kind::Stock | Kind::Raised => without_pools(&mut step)?,
+                                        Kind::Pool => pool.with(step)?,
+                                        Kind::Stock | Kind::Raised => without_pools(step)?,
                                     }
                                 }
                                 Ok(())

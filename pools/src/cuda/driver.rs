@@ -167,22 +167,34 @@ impl Driver for CudaDriver {
         let retained =
             call!(self.api, "cuGraphRetainUserObject", graph_retain_user_object(graph, object, one, moved));
         if retained.is_err() {
-            // This sets the token, since no graph keeps it: the caller must not rely on it then.
+            // This sets the token, since no graph keeps it; the error says that it means nothing.
             let _ = call!(self.api, "cuUserObjectRelease", user_object_release(object, one));
         }
         retained
     }
 
     #[inline]
-    fn allow_in_capture(&self, allow: bool) -> bool {
-        // Global is the mode of a thread that has set none; the exchange returns the one before.
-        let mut mode = if allow { RELAXED } else { 0 };
-        let exchanged = call!(
+    fn relax_captures(&self) -> Option<u32> {
+        // The call swaps the thread's mode with the one it is given.
+        let mut mode = RELAXED;
+        call!(
+            self.api,
+            "cuThreadExchangeStreamCaptureMode",
+            thread_exchange_stream_capture_mode(&raw mut mode)
+        )
+        .ok()
+        .map(|()| mode)
+    }
+
+    #[inline]
+    fn restore_captures(&self, mode: u32) {
+        let mut mode = mode;
+        // The same call worked a moment ago.
+        let _ = call!(
             self.api,
             "cuThreadExchangeStreamCaptureMode",
             thread_exchange_stream_capture_mode(&raw mut mode)
         );
-        exchanged.is_ok() && mode == RELAXED
     }
 
     fn create_event(&self) -> DriverResult<Event> {

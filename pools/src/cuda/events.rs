@@ -5,15 +5,15 @@
 //! event is not quite a new one: until it is recorded it stands for the work that it was last
 //! recorded behind. Waiting for it then waits for work that was queued before, and a query may
 //! say "not yet" where a new event says "done". That is why lists are per thread: the work is
-//! the thread's own earlier work, mostly in the same stream, which nobody waits for in vain. In a
-//! capture it would be an error, so while anything is captured events are made anew.
+//! mostly the thread's own earlier work, in the same stream, which nobody waits for in vain. In a
+//! capture it would be an error, so while anything is captured events are made anew, and those that
+//! lived through a capture do not serve again.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cuda::hooks::destroy_event;
 use crate::cuda::platform;
-use crate::device::PoolDevice;
 
 /// `CU_EVENT_DISABLE_TIMING`: the flags of the events that serve again.
 pub(crate) const DISABLE_TIMING: u32 = 2;
@@ -21,8 +21,9 @@ pub(crate) const DISABLE_TIMING: u32 = 2;
 /// Events that a thread keeps.
 const LIST_LEN: usize = 128;
 
-/// Which events may serve again: their handles, with the device's number in the high bits, each in
-/// the place that its handle decides. Where two want one place, one of them is made anew each time.
+/// Which events may serve again: their handles, with the device's number and the number of captures
+/// that had begun in the high bits, each in the place that its handle decides. Where two want one
+/// place, one of them is made anew each time.
 static KNOWN: [AtomicU64; 1 << 14] = [const { AtomicU64::new(0) }; 1 << 14];
 
 #[inline]
@@ -33,10 +34,15 @@ fn place(event: usize) -> &'static AtomicU64 {
 }
 
 const HANDLE_BITS: u32 = 48;
+const HANDLE_MASK: u64 = (1 << HANDLE_BITS) - 1;
 
+/// A device's number and, modulo 256, the captures that had begun: an event that lived through a
+/// capture may have been recorded in it, and does not serve again.
 #[inline]
-fn entry(event: usize, device: u16) -> Option<u64> {
-    (event as u64 >> HANDLE_BITS == 0).then_some(event as u64 | u64::from(device) << HANDLE_BITS)
+fn tag() -> Option<u64> {
+    let platform = platform()?;
+    let device = u8::try_from(platform.current_device()?.state.id.0).ok()?;
+    Some(u64::from(device) << 8 | (platform.capture_generation() & 0xff))
 }
 
 struct List {
@@ -57,32 +63,24 @@ struct End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        while let Some((event, _)) = pop(|_| true) {
+        while let Some(event) = pop(|_| true) {
             destroy_event(event);
         }
     }
 }
 
-/// Takes the last event from the thread's list if `fits` holds for it.
+/// Takes the last event from the thread's list if `fits` holds for its tag.
 #[inline]
-fn pop(fits: impl FnOnce(u16) -> bool) -> Option<(usize, u16)> {
+fn pop(fits: impl FnOnce(u64) -> bool) -> Option<usize> {
     LIST.with(|list| {
         let at = list.len.get().checked_sub(1)?;
         let entry = list.events[at].get();
-        let device = (entry >> HANDLE_BITS) as u16;
-        if !fits(device) {
+        if !fits(entry >> HANDLE_BITS) {
             return None;
         }
         list.len.set(at);
-        Some(((entry & ((1 << HANDLE_BITS) - 1)) as usize, device))
+        Some((entry & HANDLE_MASK) as usize)
     })
-}
-
-/// The device whose context is current, by a number of 16 bits.
-#[inline]
-fn current_device() -> Option<u16> {
-    let device: PoolDevice = platform()?.current_device()?;
-    u16::try_from(device.state.id.0).ok()
 }
 
 /// An event that served before, for a request with these flags.
@@ -91,23 +89,23 @@ pub(crate) fn reuse(flags: u32) -> Option<usize> {
     if flags != DISABLE_TIMING || LIST.with(|list| list.len.get()) == 0 || platform()?.is_capturing() {
         return None;
     }
-    let device = current_device()?;
-    pop(|other| other == device).map(|(event, _)| event)
+    let tag = tag()?;
+    // Those of another device, or from before a capture, stay until the thread ends or makes room.
+    pop(|other| other == tag)
 }
 
 /// Notes an event that the driver made.
 pub(crate) fn created(event: usize, flags: u32) {
-    let known = (flags == DISABLE_TIMING).then(current_device).flatten();
-    let entry = known.and_then(|device| entry(event, device));
+    let tag = if flags == DISABLE_TIMING && event as u64 >> HANDLE_BITS == 0 { tag() } else { None };
     // A handle that is reused for another kind of event must not be taken for one of these.
-    place(event).store(entry.unwrap_or(0), Ordering::Relaxed);
+    place(event).store(tag.map_or(0, |tag| event as u64 | tag << HANDLE_BITS), Ordering::Relaxed);
 }
 
 /// Keeps an event that its owner destroys; `false` when the driver has to destroy it.
 #[inline]
 pub(crate) fn keep(event: usize) -> bool {
     let entry = place(event).load(Ordering::Relaxed);
-    if entry == 0 || (entry & ((1 << HANDLE_BITS) - 1)) as usize != event {
+    if entry == 0 || (entry & HANDLE_MASK) as usize != event || tag() != Some(entry >> HANDLE_BITS) {
         return false;
     }
     let kept = LIST.with(|list| {

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mempool_arena::{Arena, ArenaError, LiveBlock, Placed, Placement, Request};
 
-use crate::device::driver::{CaptureId, Event, Stream, StreamId};
+use crate::device::driver::{CaptureId, CaptureState, DriverResult, Event, Stream, StreamId};
 use crate::device::fault::{Fault, planted};
 use crate::device::guard::Guarded;
-use crate::device::pool_slot::PoolSlot;
+use crate::device::pool_slot::{GraphToken, PoolSlot};
 use crate::device::state::DeviceState;
 use crate::device::upstream::DeviceUpstream;
 use crate::lock::Lock;
@@ -27,8 +27,9 @@ use crate::lock::Lock;
 pub(crate) enum Owner {
     /// Work of this stream.
     Stream(StreamId),
-    /// Work of a graph, captured on this stream.
-    Capture(CaptureId, Stream),
+    /// Work of a graph, captured on this stream. A thread's own stream has one handle on all threads,
+    /// so there the thread's number tells them apart.
+    Capture(CaptureId, Stream, u64),
     /// Nobody's: what is handed out is idle.
     Synchronous,
     /// The stream is gone.
@@ -37,22 +38,79 @@ pub(crate) enum Owner {
 
 /// Another stream that uses a block.
 pub(crate) struct Use {
+    /// The stream's device, which need not be the block's.
+    pub(crate) device: &'static DeviceState,
     pub(crate) stream: Stream,
-    pub(crate) id: StreamId,
+    pub(crate) by: UsedBy,
     /// Keeps the stream alive.
     pub(crate) _keep: Box<dyn Any + Send>,
+}
+
+/// What it is that uses a block.
+pub(crate) enum UsedBy {
+    /// Work queued in the stream.
+    Work(StreamId),
+    /// A graph that the stream was captured into.
+    Graph(GraphToken),
+}
+
+/// What a freed block waits for.
+#[derive(Default)]
+pub(crate) struct Waits {
+    /// Work that events stand for, each of a device.
+    pub(crate) events: Vec<(&'static DeviceState, Event)>,
+    /// Work that no event stands for: it is done once the device was idle after this mark, see
+    /// [`DeviceState::epoch`].
+    pub(crate) marks: Vec<(&'static DeviceState, u64)>,
+    /// Graphs; each token is set when its graph is gone.
+    pub(crate) graphs: Vec<GraphToken>,
+}
+
+impl Waits {
+    /// For everything that is queued on the device.
+    pub(crate) fn for_all(device: &'static DeviceState) -> Self {
+        Self { marks: vec![(device, device.epoch())], ..Self::default() }
+    }
+
+    pub(crate) fn for_graph(graph: GraphToken) -> Self {
+        Self { graphs: vec![graph], ..Self::default() }
+    }
+
+    /// For what is queued in a stream of the device so far. The stream may be in capture.
+    pub(crate) fn add_stream(&mut self, device: &'static DeviceState, stream: Stream) {
+        let event = device.with_context(|| match device.platform.capture_state(stream) {
+            Some(CaptureState::None) => device.record(stream),
+            Some(CaptureState::Active(capture)) => {
+                self.graphs.push(device.graph_token_of(capture, stream));
+                None
+            }
+            Some(CaptureState::Invalidated) | None => None,
+        });
+        match event.flatten() {
+            Some(event) => self.events.push((device, event)),
+            None => self.marks.push((device, device.epoch())),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.marks.is_empty() && self.graphs.is_empty()
+    }
+
+    /// Gives the events back.
+    pub(crate) fn end(self) {
+        self.events.into_iter().for_each(|(device, event)| device.recycle(event));
+    }
+
+    fn has_living_graph(&self) -> bool {
+        self.graphs.iter().any(|gone| !gone.load(Ordering::Acquire))
+    }
 }
 
 /// A block that was freed and that queued work may still use.
 struct Pending {
     addr: usize,
     block: LiveBlock,
-    /// The work, as far as events stand for it.
-    events: Vec<Event>,
-    /// When events do not say it all: the mark of the free, see [`DeviceState::epoch`].
-    mark: Option<u64>,
-    /// Set when the graph that uses the block is gone.
-    graph: Option<Arc<AtomicBool>>,
+    waits: Waits,
 }
 
 /// See the module's text. Two cache lines, which processors fetch in pairs.
@@ -176,22 +234,30 @@ impl ArenaCore {
         placed
     }
 
-    /// Whether a live block starts here, and whether it is no other stream's.
+    /// Whether other streams were declared to use the block.
     #[inline]
     pub(crate) fn is_used_elsewhere(&self, addr: usize) -> bool {
         !self.uses.is_empty() && self.uses.contains_key(&addr)
     }
 
-    /// Declares another stream's use of a live block.
-    pub(crate) fn record_use(&mut self, addr: usize, used: Use) -> bool {
-        if self.arena.live_block(addr).is_none() || self.is_pending(addr) {
-            return false;
-        }
+    /// Whether a live block starts here that has not been freed.
+    pub(crate) fn is_live(&self, addr: usize) -> bool {
+        self.arena.live_block(addr).is_some() && !self.is_pending(addr)
+    }
+
+    /// Declares another stream's use of a live block. One that is declared already is returned.
+    pub(crate) fn record_use(&mut self, addr: usize, used: Use) -> Option<Use> {
         let uses = self.uses.entry(addr).or_default();
-        if !uses.iter().any(|other| other.id == used.id) {
-            uses.push(used);
+        let known = uses.iter().any(|other| match (&other.by, &used.by) {
+            (UsedBy::Work(one), UsedBy::Work(other)) => one == other,
+            (UsedBy::Graph(one), UsedBy::Graph(other)) => Arc::ptr_eq(one, other),
+            (UsedBy::Work(_), UsedBy::Graph(_)) | (UsedBy::Graph(_), UsedBy::Work(_)) => false,
+        });
+        if known {
+            return Some(used);
         }
-        true
+        uses.push(used);
+        None
     }
 
     pub(crate) fn take_uses(&mut self, addr: usize) -> Vec<Use> {
@@ -204,19 +270,26 @@ impl ArenaCore {
         !self.pending.is_empty() && self.pending.iter().any(|pending| pending.addr == addr)
     }
 
-    /// Queues a freed block until the work that uses it is done; `false` when no live block starts there.
-    pub(crate) fn defer(
-        &mut self,
-        addr: usize,
-        events: Vec<Event>,
-        mark: Option<u64>,
-        graph: Option<Arc<AtomicBool>>,
-    ) -> bool {
-        let Some(block) = self.arena.live_block(addr).filter(|_| !self.is_pending(addr)) else {
-            return false;
-        };
-        self.pending.push_back(Pending { addr, block, events, mark, graph });
-        true
+    /// Queues a freed block until what it waits for is done; `waits` comes back when no live block
+    /// starts there.
+    pub(crate) fn defer(&mut self, addr: usize, waits: Waits) -> Result<(), Waits> {
+        match self.arena.live_block(addr).filter(|_| !self.is_pending(addr)) {
+            Some(block) => {
+                self.pending.push_back(Pending { addr, block, waits });
+                Ok(())
+            }
+            None => Err(waits),
+        }
+    }
+
+    /// Whether blocks wait for something that ends by waiting.
+    pub(crate) fn waits_for_work(&self) -> bool {
+        self.pending.iter().any(|pending| !pending.waits.has_living_graph())
+    }
+
+    /// Whether blocks wait for a graph that lives.
+    pub(crate) fn waits_for_graph(&self) -> bool {
+        self.pending.iter().any(|pending| pending.waits.has_living_graph())
     }
 
     /// Number of blocks that are live for their users.
@@ -244,12 +317,10 @@ impl ArenaCore {
         }
         self.pool.device.platform.beside_captures(|| {
             self.settle_pending(|device, event| {
-                let done = planted(Fault::ReuseBeforeDone)
-                    || device.platform.driver.event_done(event).unwrap_or(false);
-                if done {
-                    device.recycle(event);
+                if planted(Fault::ReuseBeforeDone) {
+                    return Ok(true);
                 }
-                done
+                device.platform.driver.event_done(event)
             });
         });
     }
@@ -258,35 +329,49 @@ impl ArenaCore {
     /// them. The host does not wait.
     pub(crate) fn drain_behind(&mut self, stream: Stream) {
         self.settle_pending(|device, event| {
-            let waits =
-                planted(Fault::SkipEventWait) || device.platform.driver.stream_wait(stream, event).is_ok();
-            if waits {
-                device.recycle(event);
+            if planted(Fault::SkipEventWait) {
+                return Ok(true);
             }
-            waits
+            device.platform.driver.stream_wait(stream, event).map(|()| true)
         });
     }
 
-    fn settle_pending(&mut self, mut settled: impl FnMut(&'static DeviceState, Event) -> bool) {
-        let device = self.pool.device;
+    fn settle_pending(&mut self, mut settled: impl FnMut(&'static DeviceState, Event) -> DriverResult<bool>) {
+        let own = self.pool.device;
         for _ in 0..self.pending.len() {
             let mut pending = self.pending.pop_front().expect("counted");
-            if let Some(graph) = &pending.graph
-                && (graph.load(Ordering::Acquire) || planted(Fault::ReuseGraphMemory))
-            {
-                // A launch of the graph may still run, on whichever stream.
-                pending.graph = None;
-                pending.mark = Some(device.epoch());
+            let waits = &mut pending.waits;
+            let (mut marks, mut kept) = (std::mem::take(&mut waits.marks), Vec::new());
+            waits.graphs.retain(|gone| {
+                let lives = !gone.load(Ordering::Acquire) && !planted(Fault::ReuseGraphMemory);
+                if !lives {
+                    // A launch of the graph may still run, on whichever stream.
+                    marks.push((own, own.epoch()));
+                }
+                lives
+            });
+            for (device, event) in std::mem::take(&mut waits.events) {
+                match settled(device, event) {
+                    Ok(true) => device.recycle(event),
+                    Ok(false) => kept.push((device, event)),
+                    Err(_) => {
+                        // An event that cannot be asked, or not by this call, stands for work that is
+                        // done once the device was idle.
+                        device.recycle(event);
+                        marks.push((device, device.epoch()));
+                    }
+                }
             }
-            pending.events.retain(|&event| !settled(device, event));
-            let idle = pending.mark.is_none_or(|mark| device.is_idle(mark));
-            if pending.graph.is_none() && pending.events.is_empty() && idle {
-                self.uses.remove(&pending.addr);
-                let freed = self.arena.free(pending.addr);
-                debug_assert!(freed.is_ok(), "a waiting block is live");
-            } else {
+            marks.retain(|&(device, mark)| !device.is_idle(mark));
+            *waits = Waits { events: kept, marks, graphs: std::mem::take(&mut waits.graphs) };
+            if !waits.is_empty() {
                 self.pending.push_back(pending);
+                continue;
             }
+            let uses = self.take_uses(pending.addr);
+            own.end_uses_later(uses);
+            let freed = self.arena.free(pending.addr);
+            debug_assert!(freed.is_ok(), "a waiting block is live");
         }
     }
 

@@ -104,11 +104,15 @@ pub trait Driver: Send + Sync + std::fmt::Debug {
     /// Whether the stream is in capture.
     fn capture_state(&self, stream: Stream) -> DriverResult<CaptureState>;
     /// Keeps `token` from being set until the graph that the stream is captured into, and all
-    /// made from it, are gone; then sets it.
+    /// made from it, are gone; then sets it. On an error the token may be set at any time, and says
+    /// nothing.
     fn when_graph_ends(&self, stream: Stream, token: Arc<AtomicBool>) -> DriverResult<()>;
-    /// Sets whether calls that a capture in thread-local or global mode forbids are allowed on
-    /// this thread, and returns what it was.
-    fn allow_in_capture(&self, allow: bool) -> bool;
+    /// Allows this thread the calls that a capture forbids in thread-local or global mode, and
+    /// returns the thread's mode, as the driver numbers it, for
+    /// [`restore_captures`](Self::restore_captures).
+    fn relax_captures(&self) -> Option<u32>;
+    /// Puts back what [`relax_captures`](Self::relax_captures) returned.
+    fn restore_captures(&self, mode: u32);
 
     /// A new event without timing.
     fn create_event(&self) -> DriverResult<Event>;

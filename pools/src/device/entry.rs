@@ -2,16 +2,16 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, MutexGuard};
+use std::sync::MutexGuard;
 
-use crate::device::arena_slot::{ArenaCore, ArenaSlot, Owner, Use};
-use crate::device::driver::{CaptureId, CaptureState, Event, Stream, StreamId};
+use crate::device::arena_slot::{ArenaCore, ArenaSlot, Owner, Use, UsedBy, Waits};
+use crate::device::driver::{CaptureId, CaptureState, Stream, StreamId};
 use crate::device::fault::{Fault, planted};
 use crate::device::guard::{self, MARGIN_BYTES};
 use crate::device::platform::{Allocation, Free, Inner, Resolved};
 use crate::device::pool_slot::GraphToken;
 use crate::device::state::DeviceState;
+use crate::device::thread_cache;
 use crate::thread_state::{DeviceScope, Inside, device_scope, inside};
 
 /// Who asks.
@@ -34,7 +34,7 @@ impl Call {
                 Some(Self { device, owner: Owner::Stream(id), stream: Some(stream) })
             }
             Resolved::Captured(device, capture) => {
-                Some(Self { device, owner: Owner::Capture(capture, stream), stream: Some(stream) })
+                Some(Self { device, owner: captured(capture, stream), stream: Some(stream) })
             }
             Resolved::Invalidated => None,
         }
@@ -50,8 +50,8 @@ impl Call {
 
     /// For a capture: what is set when its graph is gone.
     pub(crate) fn graph_token(&self) -> Option<GraphToken> {
-        let (Owner::Capture(..), Some(stream)) = (self.owner, self.stream) else { return None };
-        Some(graph_token(self.device, stream))
+        let (Owner::Capture(capture, ..), Some(stream)) = (self.owner, self.stream) else { return None };
+        Some(self.device.graph_token_of(capture, stream))
     }
 
     /// Has the memory of the calling thread's own stream handed on when the thread ends.
@@ -68,12 +68,10 @@ impl Call {
     }
 }
 
-/// A token that is set when the graph that `stream` is captured into is gone. One that no driver
-/// knows of is never set: what it guards stays.
-fn graph_token(device: &'static DeviceState, stream: Stream) -> GraphToken {
-    let token = Arc::new(AtomicBool::new(false));
-    let _ = device.platform.driver.when_graph_ends(stream, Arc::clone(&token));
-    token
+/// The owner of memory that is handed out while `stream` is in capture.
+fn captured(capture: CaptureId, stream: Stream) -> Owner {
+    let thread = if stream == Stream::PER_THREAD { thread_cache::thread_number() } else { 0 };
+    Owner::Capture(capture, stream, thread)
 }
 
 /// The streams that end with a thread.
@@ -95,7 +93,7 @@ impl Drop for ThreadEnd {
                     // The driver may have forgotten this thread; then its stream has another identity.
                     let known = device.platform.driver.stream_id(Stream::PER_THREAD) == Ok(id);
                     let stream = known.then_some(Stream::PER_THREAD);
-                    device.pools().iter().for_each(|pool| pool.stream_ended(id, stream));
+                    device.pools().iter().for_each(|pool| pool.stream_ended(id, stream, true));
                 });
             }
         });
@@ -229,13 +227,13 @@ fn free_slowly(
             Some(stream) => match platform.capture_state(stream) {
                 Some(CaptureState::None) => free_behind_events(platform, device, arena, addr, stream),
                 Some(CaptureState::Active(capture)) => free_in_capture(device, arena, addr, capture, stream),
-                Some(CaptureState::Invalidated) | None => {
-                    defer(arena, addr, Vec::new(), Some(device.epoch()), None)
-                }
+                Some(CaptureState::Invalidated) | None => defer(arena, addr, Waits::for_all(device)),
             },
         }
     });
-    freed.unwrap_or_else(|| defer(arena, addr, Vec::new(), Some(device.epoch()), None))
+    let freed = freed.unwrap_or_else(|| defer(arena, addr, Waits::for_all(device)));
+    device.end_uses();
+    freed
 }
 
 fn free_after_everything(device: &'static DeviceState, arena: &'static ArenaSlot, addr: usize) -> Free {
@@ -245,12 +243,33 @@ fn free_after_everything(device: &'static DeviceState, arena: &'static ArenaSlot
     if core.is_pending(addr) {
         return Free::Unknown;
     }
-    if !idle {
+    // Uses by other devices, or by graphs, are not over with this device's work.
+    let elsewhere = core.is_used_elsewhere(addr);
+    if !idle || elsewhere {
+        let uses = core.take_uses(addr);
         drop(guard);
-        return defer(arena, addr, Vec::new(), Some(device.epoch()), None);
+        let mut waits = Waits::for_all(device);
+        add_uses(&mut waits, &uses, None);
+        let freed = defer(arena, addr, waits);
+        drop(uses);
+        return freed;
     }
-    drop(core.take_uses(addr));
     end_block(guard, addr)
+}
+
+/// Adds what declared uses of a block wait for. The freeing stream's own work is waited for elsewhere.
+fn add_uses(waits: &mut Waits, uses: &[Use], freeing: Option<StreamId>) {
+    for used in uses {
+        match &used.by {
+            UsedBy::Graph(token) => waits.graphs.push(GraphToken::clone(token)),
+            UsedBy::Work(id) if Some(*id) == freeing || planted(Fault::ForgetDeclaredUses) => {}
+            // Another thread's own stream cannot be named here; the legacy stream waits for it.
+            UsedBy::Work(_) if used.stream == Stream::PER_THREAD => {
+                waits.add_stream(used.device, Stream::LEGACY)
+            }
+            UsedBy::Work(_) => waits.add_stream(used.device, used.stream),
+        }
+    }
 }
 
 fn free_behind_events(
@@ -264,35 +283,29 @@ fn free_behind_events(
     let (uses, is_owner) = {
         let mut guard = arena.lock();
         let Some(core) = guard.as_mut() else { return Free::Unknown };
+        if !core.is_live(addr) {
+            return Free::Unknown;
+        }
         let is_owner = freeing.is_some_and(|id| core.owner == Owner::Stream(id));
         (core.take_uses(addr), is_owner)
     };
-    let mut events = Vec::new();
-    let mut mark = None;
-    let mut wait_for = |stream: Stream| match device.record(stream) {
-        Some(event) => events.push(event),
-        // What no event stands for is done when the device has been idle once.
-        None => mark = Some(device.epoch()),
-    };
+    let mut waits = Waits::default();
     if !is_owner && !planted(Fault::ForgetFreeingStream) {
-        wait_for(stream);
+        waits.add_stream(device, stream);
     }
-    for used in uses {
-        if Some(used.id) == freeing || planted(Fault::ForgetDeclaredUses) {
-            // The event above stands for it, or it is the owner.
-            continue;
-        }
-        // Another thread's own stream cannot be named here; the legacy stream waits for it.
-        wait_for(if used.stream == Stream::PER_THREAD { Stream::LEGACY } else { used.stream });
-    }
-    if events.is_empty() && mark.is_none() {
+    add_uses(&mut waits, &uses, freeing);
+    let freed = if waits.is_empty() {
         let guard = arena.lock();
         if guard.as_ref().is_none_or(|core| core.is_pending(addr)) {
             return Free::Unknown;
         }
-        return end_block(guard, addr);
-    }
-    defer(arena, addr, events, mark, None)
+        end_block(guard, addr)
+    } else {
+        defer(arena, addr, waits)
+    };
+    // No lock is held: what a use keeps may be a stream, whose end needs them.
+    drop(uses);
+    freed
 }
 
 fn free_in_capture(
@@ -302,53 +315,75 @@ fn free_in_capture(
     capture: CaptureId,
     stream: Stream,
 ) -> Free {
-    {
+    let uses = {
         let mut guard = arena.lock();
         let Some(core) = guard.as_mut() else { return Free::Unknown };
-        let own = core.owner == Owner::Capture(capture, stream);
+        let own = core.owner == captured(capture, stream);
         if own && !core.is_used_elsewhere(addr) && !core.is_pending(addr) {
             return end_block(guard, addr);
         }
-    }
+        core.take_uses(addr)
+    };
     // The graph may use the block at every launch, so it stays as long as the graph.
-    let token = device.graph_token_of(capture, || graph_token(device, stream));
-    defer(arena, addr, Vec::new(), None, Some(token))
+    let mut waits = Waits::for_graph(device.graph_token_of(capture, stream));
+    add_uses(&mut waits, &uses, None);
+    let freed = defer(arena, addr, waits);
+    drop(uses);
+    freed
 }
 
-fn defer(
-    arena: &'static ArenaSlot,
-    addr: usize,
-    events: Vec<Event>,
-    mark: Option<u64>,
-    graph: Option<GraphToken>,
-) -> Free {
+fn defer(arena: &'static ArenaSlot, addr: usize, waits: Waits) -> Free {
     let mut guard = arena.lock();
     let Some(core) = guard.as_mut() else { return Free::Unknown };
-    if !core.defer(addr, events, mark, graph) {
+    if let Err(waits) = core.defer(addr, waits) {
+        drop(guard);
+        waits.end();
         return Free::Unknown;
     }
     close_if_last(guard);
     Free::Done
 }
 
-/// Declares that work queued in `stream` uses the block at `addr`: when it is freed, that work
-/// is waited for too. `keep` is held until then and keeps the stream alive.
+/// Declares that work queued in `stream`, of the device whose context is current if it is a default
+/// one, uses the block of `device` at `addr`: when it is freed, that work is waited for too. `keep` is
+/// held until the free and keeps the stream alive.
 pub(crate) fn record_use(
-    platform: &'static Inner,
+    device: &'static DeviceState,
     addr: usize,
     stream: Stream,
     keep: Box<dyn Any + Send>,
 ) -> bool {
+    let platform = device.platform;
     let Some(arena) = platform.owner(addr) else { return false };
-    let Some(device) = arena.lock().as_ref().map(|core| core.pool.device) else { return false };
-    let recorded = device.with_context(|| {
-        let (_, id) = platform.identify(stream)?;
-        let mut guard = arena.lock();
-        let core = guard.as_mut()?;
-        let addr = if core.guards.contains_key(&addr) { addr - MARGIN_BYTES } else { addr };
-        Some(core.owner == Owner::Stream(id) || core.record_use(addr, Use { stream, id, _keep: keep }))
-    });
-    recorded.flatten().unwrap_or(false)
+    let resolve = || match platform.resolve(stream)? {
+        Resolved::Running(used, id) => Some((used, UsedBy::Work(id))),
+        Resolved::Captured(used, capture) => {
+            Some((used, UsedBy::Graph(used.graph_token_of(capture, stream))))
+        }
+        // Its work will never run.
+        Resolved::Invalidated => None,
+    };
+    // A default stream without a context is meant to be the block's device's.
+    let current = platform.driver.current_context().is_some() || !stream.is_default();
+    let resolved = if current { resolve() } else { device.with_context(resolve).flatten() };
+    let Some((used_device, by)) = resolved else { return false };
+    let mut guard = arena.lock();
+    let Some(core) = guard.as_mut().filter(|core| std::ptr::eq(core.pool.device, device)) else {
+        return false;
+    };
+    let addr = if core.guards.contains_key(&addr) { addr - MARGIN_BYTES } else { addr };
+    if !core.is_live(addr) {
+        return false;
+    }
+    if matches!(by, UsedBy::Work(id) if core.owner == Owner::Stream(id)) {
+        // The owner's order holds anyway. `keep` is dropped without the lock.
+        drop(guard);
+        return true;
+    }
+    let known = core.record_use(addr, Use { device: used_device, stream, by, _keep: keep });
+    drop(guard);
+    drop(known);
+    true
 }
 
 /// See [`Platform::stream_ends`](super::Platform::stream_ends).
@@ -361,5 +396,5 @@ pub(crate) fn stream_ends(platform: &'static Inner, stream: Stream) {
         _ => return,
     }
     let Some((device, id)) = platform.identify(stream) else { return };
-    device.with_context(|| device.pools().iter().for_each(|pool| pool.stream_ended(id, Some(stream))));
+    device.with_context(|| device.pools().iter().for_each(|pool| pool.stream_ended(id, Some(stream), false)));
 }

@@ -17,6 +17,7 @@ pub(crate) fn hold_for_fork(platform: &'static Inner) {
         device.events.hold_for_fork();
         device.last_oom.hold_for_fork();
         device.guard_reports.hold_for_fork();
+        device.ended_uses.hold_for_fork();
     }
     platform.registry.hold_for_fork();
     platform.region.lock_for_fork().hold_for_fork();
@@ -33,6 +34,8 @@ pub(crate) unsafe fn release_after_fork(platform: &'static Inner) {
     unsafe { platform.registry.release_after_fork() };
     let devices = platform.devices();
     for device in &devices {
+        // SAFETY: as above.
+        unsafe { device.ended_uses.release_after_fork() };
         // SAFETY: as above.
         unsafe { device.guard_reports.release_after_fork() };
         // SAFETY: as above.

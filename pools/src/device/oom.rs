@@ -46,7 +46,8 @@ impl OomReport {
     /// Share of the pool's free bytes that the largest free block is not: 1 - largest / free.
     #[must_use]
     pub fn external_fragmentation(&self) -> f64 {
-        let free = self.reserved_bytes.saturating_sub(self.allocated_bytes + self.waiting_bytes);
+        let free =
+            self.reserved_bytes.saturating_sub(self.allocated_bytes).saturating_sub(self.waiting_bytes);
         if free == 0 { 0.0 } else { 1.0 - self.largest_free_bytes as f64 / free as f64 }
     }
 
@@ -54,7 +55,10 @@ impl OomReport {
     #[must_use]
     pub fn advice(&self) -> Vec<&'static str> {
         let mut advice = Vec::new();
-        if self.limit_bytes.is_some_and(|limit| limit < self.reserved_bytes + self.requested_bytes) {
+        if self
+            .limit_bytes
+            .is_some_and(|limit| limit < self.reserved_bytes.saturating_add(self.requested_bytes))
+        {
             advice.push("raise the pool's limit");
         }
         if self.allowed_bytes < self.device_total_bytes {

@@ -43,6 +43,8 @@ pub(crate) struct Inner {
     stream_epoch: AtomicU64,
     /// Captures that go on, over all devices.
     captures: AtomicUsize,
+    /// Captures that began.
+    capture_generation: AtomicU64,
     pub(crate) registry: Lock<Registry>,
 }
 
@@ -109,6 +111,7 @@ impl Platform {
                 segments: ArcSwap::from_pointee(Vec::new()),
                 stream_epoch: AtomicU64::new(0),
                 captures: AtomicUsize::new(0),
+                capture_generation: AtomicU64::new(0),
                 arenas: (0..MAX_ARENAS).map(|_| OnceLock::new()).collect(),
                 registry: Lock::new(Registry::default()),
             }));
@@ -183,20 +186,42 @@ impl Platform {
         inside(|| {
             super::entry::stream_ends(self.inner, stream);
             self.inner.registry.lock().streams.remove(&stream);
-            self.inner.devices().iter().for_each(|state| state.capture_ends(stream));
+            self.inner.devices().iter().for_each(|state| state.captured_stream_ends(stream));
         });
+        if !planted(Fault::StaleStreams) {
+            self.inner.stream_epoch.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// To be called before `stream` goes into capture. Until
     /// [`capture_ends`](Self::capture_ends), nothing in pools waits for the whole device.
-    /// `false` when the stream was in capture already.
+    /// `false` when it is not counted: because it is in capture already, or unknown.
     pub fn capture_begins(&self, stream: Stream) -> bool {
-        inside(|| self.inner.device_of_stream(stream).is_none_or(|state| state.capture_begins(stream)))
+        inside(|| {
+            let running = self.inner.capture_state(stream) == Some(CaptureState::None);
+            let known = if running { self.inner.identify(stream) } else { None };
+            known.is_some_and(|(state, id)| state.capture_begins(id, stream))
+        })
     }
 
-    /// To be called after `stream` has left capture, or could not enter it.
+    /// To be called after `stream` has left capture, or could not enter it. One that is in capture
+    /// still stays counted.
     pub fn capture_ends(&self, stream: Stream) {
-        inside(|| self.inner.devices().iter().for_each(|state| state.capture_ends(stream)));
+        inside(|| {
+            if self.inner.capture_state(stream) == Some(CaptureState::None)
+                && let Some((state, id)) = self.inner.identify(stream)
+            {
+                state.capture_ends(id);
+            }
+        });
+    }
+
+    /// Counts the captures that began, as far as it was told.
+    #[inline]
+    #[must_use]
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn capture_generation(&self) -> u64 {
+        self.inner.capture_generation.load(Ordering::Acquire)
     }
 }
 
@@ -346,6 +371,7 @@ impl Inner {
     /// Counts captures that go on.
     pub(crate) fn count_captures(&self, begun: bool) {
         if begun {
+            self.capture_generation.fetch_add(1, Ordering::AcqRel);
             self.captures.fetch_add(1, Ordering::AcqRel);
         } else {
             self.captures.fetch_sub(1, Ordering::AcqRel);
@@ -412,9 +438,11 @@ impl Inner {
 
     /// Runs `f` with the calls allowed that a capture on this thread would forbid.
     pub(crate) fn beside_captures<R>(&self, f: impl FnOnce() -> R) -> R {
-        let before = self.driver.allow_in_capture(true);
+        let before = self.driver.relax_captures();
         let result = f();
-        self.driver.allow_in_capture(before);
+        if let Some(before) = before {
+            self.driver.restore_captures(before);
+        }
         result
     }
 }

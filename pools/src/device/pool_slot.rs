@@ -80,12 +80,22 @@ pub(crate) struct PoolCore {
     name: String,
     policy: Policy,
     arenas: Vec<(Owner, &'static ArenaSlot)>,
-    /// Arenas whose stream is gone, with the event that stands for its last work, if one does.
-    ended: Vec<(Option<Event>, &'static ArenaSlot)>,
+    ended: Vec<Ended>,
     /// Figures of arenas that are no more.
     past: Stats,
     at_step_start: StepStats,
     last_step: StepStats,
+}
+
+/// An arena whose stream is gone.
+struct Ended {
+    arena: &'static ArenaSlot,
+    /// Stands for the stream's last work, if there is one.
+    event: Option<Event>,
+    /// The stream was a thread's own, which the legacy stream waits for.
+    per_thread: bool,
+    /// The last work is done once the device was idle after this, see [`DeviceState::epoch`].
+    mark: u64,
 }
 
 impl PoolSlot {
@@ -341,17 +351,21 @@ impl PoolSlot {
     /// Takes over the arena of a stream that is gone, behind that stream's last work.
     fn adopt(&'static self, core: &mut PoolCore, call: &Call) -> Option<&'static ArenaSlot> {
         let (Owner::Stream(_), stream) = (call.owner, call.stream?) else { return None };
-        let (event, arena) = core.ended.pop()?;
         let driver = &self.device.platform.driver;
-        // Without an event of its own, one on the legacy stream stands for every per-thread
-        // stream, also of threads that have ended.
-        let event = event.or_else(|| self.device.record(Stream::LEGACY));
+        let at = core.ended.iter().rposition(|ended| {
+            ended.event.is_some() || ended.per_thread || self.device.is_idle(ended.mark)
+        })?;
+        let ended = &mut core.ended[at];
+        if ended.event.is_none() && !self.device.is_idle(ended.mark) {
+            // One on the legacy stream stands for every per-thread stream, also of threads that have ended.
+            ended.event = Some(self.device.record(Stream::LEGACY)?);
+        }
         let ordered = planted(Fault::AdoptAtOnce)
-            || event.is_some_and(|event| driver.stream_wait(stream, event).is_ok());
+            || ended.event.is_none_or(|event| driver.stream_wait(stream, event).is_ok());
         if !ordered {
-            core.ended.push((event, arena));
             return None;
         }
+        let Ended { arena, event, .. } = core.ended.swap_remove(at);
         if let Some(event) = event {
             self.device.recycle(event);
         }
@@ -365,7 +379,7 @@ impl PoolSlot {
 
     /// Notes that a stream is gone, or is about to go; `stream` is its handle, if the calling
     /// thread can name it. The context is current.
-    pub(crate) fn stream_ended(&self, id: StreamId, stream: Option<Stream>) {
+    pub(crate) fn stream_ended(&self, id: StreamId, stream: Option<Stream>, per_thread: bool) {
         let mut guard = self.core.lock();
         let Some(core) = guard.as_mut() else { return };
         let owner = Owner::Stream(id);
@@ -376,9 +390,9 @@ impl PoolSlot {
         if let Some(ended) = arena_guard.as_mut() {
             ended.owner = Owner::Ended;
         }
-        // Explicit streams do not block the legacy one: without an event of their own, only waiting
-        // for the whole device helps, and so only trimming and a shortage get at this memory.
-        core.ended.push((event, arena));
+        // Non-blocking streams do not block the legacy one: without an event of their own, their memory
+        // serves again once the device was idle.
+        core.ended.push(Ended { arena, event, per_thread, mark: self.device.epoch() });
     }
 
     /// The pool's arenas, all of them.
@@ -386,7 +400,7 @@ impl PoolSlot {
         let guard = self.core.lock();
         let Some(core) = guard.as_ref() else { return Vec::new() };
         let current = core.arenas.iter().map(|&(_, arena)| arena);
-        current.chain(core.ended.iter().map(|&(_, arena)| arena)).collect()
+        current.chain(core.ended.iter().map(|ended| ended.arena)).collect()
     }
 
     /// Runs `f` on each arena of the pool, one after the other.
@@ -412,7 +426,7 @@ impl PoolSlot {
                     core.drain();
                     wanted -= core.set_aside(wanted).min(wanted);
                     aside |= core.arena.upstream().has_set_aside();
-                    waiting |= core.pending_count() > 0;
+                    waiting |= core.waits_for_work();
                 });
                 let idle = (aside || waiting) && self.device.synchronize();
                 self.flush();
@@ -421,6 +435,7 @@ impl PoolSlot {
                 }
             }
         });
+        self.device.end_uses();
         debug_assert!(trimmed.is_some() || held == 0, "a device's context can be made current");
         held.saturating_sub(self.held_bytes())
     }
@@ -454,9 +469,9 @@ impl PoolSlot {
             false
         };
         arenas.retain(|&(_, arena)| keep(arena));
-        ended.retain(|&(event, arena)| {
-            let kept = keep(arena);
-            if let Some(event) = event.filter(|_| !kept) {
+        ended.retain(|ended| {
+            let kept = keep(ended.arena);
+            if let Some(event) = ended.event.filter(|_| !kept) {
                 self.device.recycle(event);
             }
             kept
@@ -493,7 +508,10 @@ impl PoolSlot {
     #[cold]
     pub(crate) fn close_if_unused(&'static self) {
         let mut in_use = false;
-        self.for_each_arena(|core| in_use |= core.live_blocks() > 0 || core.serves_graph());
+        self.for_each_arena(|core| {
+            core.drain();
+            in_use |= core.live_blocks() > 0 || core.serves_graph() || core.waits_for_graph();
+        });
         if in_use || !self.is_retired() {
             return;
         }
@@ -521,7 +539,7 @@ impl PoolSlot {
         let mut stats = core.past.clone();
         let (mut waiting, mut largest) = ((0, 0, 0), 0);
         let current = core.arenas.iter().map(|&(_, arena)| arena);
-        for arena in current.chain(core.ended.iter().map(|&(_, arena)| arena)) {
+        for arena in current.chain(core.ended.iter().map(|ended| ended.arena)) {
             let mut guard = arena.lock();
             let Some(core) = guard.as_mut() else { continue };
             core.arena.settle();
@@ -573,8 +591,10 @@ impl PoolSlot {
     pub(crate) fn releasable_bytes(&'static self) -> usize {
         let mut bytes = 0;
         self.for_each_arena(|core| {
-            core.arena.settle();
-            bytes += core.arena.stats().releasable_bytes;
+            if !core.serves_graph() {
+                core.arena.settle();
+                bytes += core.arena.stats().releasable_bytes + core.arena.upstream().set_aside_bytes();
+            }
         });
         bytes
     }

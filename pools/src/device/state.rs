@@ -1,11 +1,12 @@
 //! A device: its default pool, its pools, its budget.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::builder::Policy;
 use crate::device::DeviceId;
+use crate::device::arena_slot::Use;
 use crate::device::driver::{CaptureId, Context, DriverError, Event, Stream, StreamId};
 use crate::device::fault::{Fault, planted};
 use crate::device::guard::GuardReport;
@@ -43,11 +44,13 @@ pub(crate) struct DeviceState {
     /// ... is idle once this number has been reached.
     idle_before: AtomicU64,
     /// Streams in capture. While there are any, nobody may wait for the whole context.
-    pub(super) captures: Lock<BTreeSet<Stream>>,
+    pub(super) captures: Lock<BTreeMap<StreamId, Stream>>,
     /// What is set when the graphs of recent captures are gone.
     pub(super) graphs: Lock<Vec<(CaptureId, GraphToken)>>,
     pub(super) last_oom: Lock<Option<OomReport>>,
     pub(super) guard_reports: Lock<Vec<GuardReport>>,
+    /// What declared uses kept alive, to be dropped while no lock is held.
+    pub(super) ended_uses: Lock<Vec<Use>>,
 }
 
 #[derive(Default)]
@@ -85,10 +88,11 @@ impl DeviceState {
             headroom: AtomicUsize::new(0),
             epoch: AtomicU64::new(1),
             idle_before: AtomicU64::new(1),
-            captures: Lock::new(BTreeSet::new()),
+            captures: Lock::new(BTreeMap::new()),
             graphs: Lock::new(Vec::new()),
             last_oom: Lock::new(None),
             guard_reports: Lock::new(Vec::new()),
+            ended_uses: Lock::new(Vec::new()),
         })
     }
 
@@ -137,6 +141,10 @@ impl DeviceState {
     /// An event that stands for the work queued in `stream` so far. The context is current.
     pub(crate) fn record(&self, stream: Stream) -> Option<Event> {
         let driver = &self.platform.driver;
+        // The legacy stream waits for blocking ones, and a capture of one of them would end by that.
+        if (stream == Stream::LEGACY || stream == Stream::LEGACY_ALIAS) && self.is_capturing() {
+            return None;
+        }
         let pooled = self.events.lock().pop();
         let event = match pooled {
             Some(event) => event,
@@ -188,18 +196,45 @@ impl DeviceState {
         std::iter::once(self.ordinal).chain(sharing).collect()
     }
 
-    pub(crate) fn capture_begins(&self, stream: Stream) -> bool {
-        let begins = self.captures.lock().insert(stream);
+    /// Notes that the stream goes into capture. By its identity: a thread's own stream has the same
+    /// handle on every thread.
+    pub(crate) fn capture_begins(&self, id: StreamId, stream: Stream) -> bool {
+        let begins = self.captures.lock().insert(id, stream).is_none();
         if begins {
             self.platform.count_captures(true);
         }
         begins
     }
 
-    pub(crate) fn capture_ends(&self, stream: Stream) {
-        if self.captures.lock().remove(&stream) {
+    pub(crate) fn capture_ends(&self, id: StreamId) {
+        if self.captures.lock().remove(&id).is_some() {
             self.platform.count_captures(false);
         }
+    }
+
+    /// Notes that the stream behind this handle is destroyed, in capture or not.
+    pub(crate) fn captured_stream_ends(&self, stream: Stream) {
+        let mut captures = self.captures.lock();
+        let before = captures.len();
+        captures.retain(|_, other| *other != stream);
+        (captures.len()..before).for_each(|_| self.platform.count_captures(false));
+    }
+
+    fn is_capturing(&self) -> bool {
+        !self.captures.lock().is_empty()
+    }
+
+    /// Takes declared uses that are over; what they keep may be a stream, whose end needs every lock.
+    pub(crate) fn end_uses_later(&self, uses: Vec<Use>) {
+        if !uses.is_empty() {
+            self.ended_uses.lock().extend(uses);
+        }
+    }
+
+    /// Drops declared uses that are over. The caller holds no lock.
+    pub(crate) fn end_uses(&self) {
+        let ended = std::mem::take(&mut *self.ended_uses.lock());
+        drop(ended);
     }
 
     /// Bytes that pools may hold in all.
@@ -226,14 +261,17 @@ impl DeviceState {
         self.with_context(|| self.platform.driver.memory_info()).unwrap_or(Err(no_context)).map_err(refused)
     }
 
-    /// The token of a capture's graph, made by `make` the first time.
-    pub(crate) fn graph_token_of(&self, capture: CaptureId, make: impl FnOnce() -> GraphToken) -> GraphToken {
+    /// What is set when the graph is gone that `stream` is captured into. One that the driver does not
+    /// take is never set: what it guards stays.
+    pub(crate) fn graph_token_of(&self, capture: CaptureId, stream: Stream) -> GraphToken {
         let mut graphs = self.graphs.lock();
         graphs.retain(|(_, gone)| !gone.load(Ordering::Acquire));
         if let Some((_, token)) = graphs.iter().find(|(other, _)| *other == capture) {
             return GraphToken::clone(token);
         }
-        let token = make();
+        let token = GraphToken::default();
+        let taken = self.platform.driver.when_graph_ends(stream, GraphToken::clone(&token));
+        let token = if taken.is_ok() { token } else { GraphToken::default() };
         graphs.push((capture, GraphToken::clone(&token)));
         token
     }
@@ -242,6 +280,7 @@ impl DeviceState {
     pub(crate) fn mark_step(&'static self) {
         self.pools().into_iter().for_each(PoolSlot::mark_step);
         self.sweep();
+        self.end_uses();
     }
 
     /// Ends retired pools whose last users are gone by now.

@@ -1,7 +1,7 @@
 //! What a thread remembers of its last calls, so that the usual call asks the driver little.
 //!
 //! Everything here is keyed by identities that are never reused, by a context that pools keep
-//! for the life of the process, or by a handle together with a count of the streams that began,
+//! for the life of the process, or by a handle together with a count of the streams that began or ended,
 //! so nothing can go stale.
 
 use std::cell::Cell;
@@ -39,6 +39,7 @@ struct Cache {
     stream: Cell<Option<(StreamId, &'static DeviceState)>>,
     known: Cell<Option<KnownStream>>,
     arena: Cell<Option<LastArena>>,
+    number: Cell<u64>,
 }
 
 thread_local! {
@@ -49,8 +50,21 @@ thread_local! {
             stream: Cell::new(None),
             known: Cell::new(None),
             arena: Cell::new(None),
+            number: Cell::new(0),
         }
     };
+}
+
+/// Tells threads apart.
+pub(crate) fn thread_number() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    CACHE.with(|cache| {
+        if cache.number.get() == 0 {
+            cache.number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        cache.number.get()
+    })
 }
 
 #[inline]

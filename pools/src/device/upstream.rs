@@ -22,6 +22,8 @@ struct SetAside {
     physical: Physical,
     /// See [`DeviceState::epoch`].
     mark: u64,
+    /// It can be read and written. A page that a failed call left behind cannot, and never serves.
+    accessible: bool,
 }
 
 /// Device memory on behalf of one arena.
@@ -74,6 +76,11 @@ impl DeviceUpstream {
             // A device that is refused access gets copies through the host, as without pools.
             let _ = driver.set_access(addr, self.page_bytes, &[ordinal]);
         }
+    }
+
+    /// Bytes that are set aside.
+    pub(crate) fn set_aside_bytes(&self) -> usize {
+        self.set_aside.len() * self.page_bytes
     }
 
     /// Whether a graph may still use this arena's memory.
@@ -188,7 +195,7 @@ impl DeviceUpstream {
             if driver.unmap(addr, self.page_bytes).is_ok() {
                 let _ = driver.release(physical);
             } else {
-                self.set_aside.insert(addr, SetAside { physical, mark: 0 });
+                self.set_aside.insert(addr, SetAside { physical, mark: 0, accessible: false });
                 kept_bytes += self.page_bytes;
             }
         }
@@ -233,9 +240,13 @@ impl Upstream for DeviceUpstream {
             self.device.platform.region.give_back(range);
             return Ok(());
         }
-        // The driver waits for the work that uses a segment before it ends it.
-        self.device.platform.driver.free_segment(range.start).map_err(|error| refused(error, range.len))?;
+        // Withdrawn first: once it is free, the driver may give the same addresses to another arena.
         self.withdraw_segment(range);
+        // The driver waits for the work that uses a segment before it ends it.
+        if let Err(error) = self.device.platform.driver.free_segment(range.start) {
+            self.publish_segment(range);
+            return Err(refused(error, range.len));
+        }
         self.pool.give_up(range.len);
         Ok(())
     }
@@ -243,6 +254,18 @@ impl Upstream for DeviceUpstream {
     fn map(&mut self, range: AddressRange) -> Result<(), MapError> {
         if self.device.page_bytes.is_none() {
             return Ok(());
+        }
+        let left_behind: Vec<usize> = self
+            .set_aside
+            .range(range.start..range.end())
+            .filter(|(_, page)| !page.accessible)
+            .map(|(&addr, _)| addr)
+            .collect();
+        for addr in left_behind {
+            if self.give_back(addr) == 0 {
+                let what = "a page that a failed call left behind is still in the way";
+                return Err(MapError { completed_bytes: 0, source: UpstreamError::Misuse { what, range } });
+            }
         }
         let revived: Vec<(usize, SetAside)> =
             self.set_aside.range(range.start..range.end()).map(|(&addr, &page)| (addr, page)).collect();
@@ -293,7 +316,7 @@ impl DeviceUpstream {
     fn set_aside_range(&mut self, range: AddressRange, mark: u64) {
         for addr in (range.start..range.end()).step_by(self.page_bytes) {
             if let Some(physical) = self.mapped.remove(&addr) {
-                self.set_aside.insert(addr, SetAside { physical, mark });
+                self.set_aside.insert(addr, SetAside { physical, mark, accessible: true });
             }
         }
     }

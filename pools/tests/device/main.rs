@@ -3,10 +3,12 @@
 mod support;
 
 mod basics;
+mod edges;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod gpu;
 mod guards;
 mod program;
 mod pytorch;
 mod random;
+
 mod world;

@@ -1,7 +1,7 @@
 //! The simulated machine as pools see it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::state::{self, State};
 use super::{Access, Simulator, error};
@@ -72,11 +72,20 @@ impl Driver for SimulatedDriver {
     }
 
     fn when_graph_ends(&self, stream: Stream, token: Arc<AtomicBool>) -> DriverResult<()> {
-        self.with("when_graph_ends", |state| state.add_token(stream, token))
+        let added = self.with("when_graph_ends", |state| state.add_token(stream, Arc::clone(&token)));
+        if added.is_err() {
+            // As the driver does it: nobody keeps the object that carries the token.
+            token.store(true, Ordering::Release);
+        }
+        added
     }
 
-    fn allow_in_capture(&self, allow: bool) -> bool {
-        state::allow(allow)
+    fn relax_captures(&self) -> Option<u32> {
+        Some(u32::from(state::allow(true)))
+    }
+
+    fn restore_captures(&self, mode: u32) {
+        state::allow(mode != 0);
     }
 
     fn create_event(&self) -> DriverResult<Event> {
