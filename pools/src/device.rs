@@ -1,8 +1,8 @@
 //! Pools of device memory, over any driver that orders work in streams.
 //!
 //! [`Platform`] stands between a program and its driver: with feature `cuda`, the hooks hand it
-//! every allocation and every free that cudarc makes ([`cuda`](crate::cuda)); a
-//! [simulated](simulated) driver takes their place in tests.
+//! every allocation and every free that cudarc makes (module `cuda`); a
+//! [simulated] driver takes their place in tests.
 //!
 //! Memory is handed out in the order of a stream, as `cuMemAllocAsync` does it: a block that its
 //! stream frees serves that stream at once, and another stream only behind an event.
