@@ -63,6 +63,30 @@ impl MemPool {
         Ok(self.pool.trim()?)
     }
 
+    /// On CUDA: changes the pool's limit, also the default pool's, from now on.
+    ///
+    /// # Errors
+    /// For a pool of the host, whose limit is set when it is made.
+    pub fn set_limit(&self, bytes: Option<usize>) -> Result<()> {
+        Ok(self.pool.set_limit(bytes)?)
+    }
+
+    /// On CUDA: changes the share of what the pool may hold at which free pages are given back.
+    ///
+    /// # Errors
+    /// For a number that is not between 0 and 1, and for a pool of the host.
+    pub fn set_garbage_collection_threshold(&self, share: Option<f64>) -> Result<()> {
+        Ok(self.pool.set_garbage_collection_threshold(share)?)
+    }
+
+    /// On CUDA: changes how many free bytes stay at each [`mark_step`](crate::mark_step).
+    ///
+    /// # Errors
+    /// For a pool of the host.
+    pub fn set_release_threshold(&self, bytes: Option<usize>) -> Result<()> {
+        Ok(self.pool.set_release_threshold(bytes)?)
+    }
+
     /// The pool's figures.
     #[must_use]
     pub fn stats(&self) -> PoolStats {

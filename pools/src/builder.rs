@@ -225,10 +225,8 @@ impl MemPoolBuilder {
             let rule = "a pool of a device needs at least one page";
             return Err(PoolError::Option { option: "limit", value, rule });
         }
-        if let Some(share) = self.garbage_collection_threshold.filter(|&share| !(share > 0.0 && share < 1.0))
-        {
-            let option = "garbage_collection_threshold";
-            return Err(PoolError::Share { option, value: share.to_string(), rule: "between 0 and 1" });
+        if let Some(share) = self.garbage_collection_threshold {
+            check_threshold(share)?;
         }
         let policy = self.policy.unwrap_or_else(|| state.default_policy());
         inside(|| {
@@ -249,6 +247,15 @@ impl MemPoolBuilder {
             Ok(MemPool::from_device_slot(state.open_pool(id, setup), id))
         })
     }
+}
+
+/// `Ok` for a share that pools can be kept below.
+pub(crate) fn check_threshold(share: f64) -> Result<(), PoolError> {
+    if share > 0.0 && share < 1.0 {
+        return Ok(());
+    }
+    let option = "garbage_collection_threshold";
+    Err(PoolError::Share { option, value: share.to_string(), rule: "between 0 and 1" })
 }
 
 /// Sizes on a device are rounded up to this, and blocks aligned to it: what CUDA's own allocation

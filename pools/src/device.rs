@@ -100,6 +100,11 @@ impl PoolDevice {
         })
     }
 
+    /// Ends a step for the pools of this device alone; [`mark_step`](crate::mark_step) does so for all.
+    pub fn mark_step(&self) {
+        inside(|| self.state.mark_step());
+    }
+
     /// Bytes that can be had on the device without others giving anything up: what it has free,
     /// no more than the memory fraction and the headroom leave, and what pools could give back.
     ///

@@ -148,6 +148,52 @@ impl MemPool {
         })
     }
 
+    /// Changes the limit of a device's pool, also of its default pool, from now on: see
+    /// [`MemPoolBuilder::limit`]. What the pool holds already stays until it is trimmed.
+    ///
+    /// # Errors
+    /// [`PoolError::Option`] for a pool of the host, whose limit is set when it is made.
+    pub fn set_limit(&self, bytes: Option<usize>) -> Result<(), PoolError> {
+        self.device_slot("limit")?.set_limit(bytes);
+        Ok(())
+    }
+
+    /// Changes the garbage collection threshold of a device's pool, also of its default pool: see
+    /// [`MemPoolBuilder::garbage_collection_threshold`].
+    ///
+    /// # Errors
+    /// [`PoolError::Share`] for a number that is not between 0 and 1, [`PoolError::Option`] for a pool
+    /// of the host.
+    pub fn set_garbage_collection_threshold(&self, share: Option<f64>) -> Result<(), PoolError> {
+        let option = "garbage_collection_threshold";
+        let slot = self.device_slot(option)?;
+        if let Some(share) = share {
+            crate::builder::check_threshold(share)?;
+        }
+        slot.set_garbage_collection_threshold(share);
+        Ok(())
+    }
+
+    /// Changes the release threshold of a device's pool, also of its default pool: see
+    /// [`MemPoolBuilder::release_threshold`].
+    ///
+    /// # Errors
+    /// [`PoolError::Option`] for a pool of the host.
+    pub fn set_release_threshold(&self, bytes: Option<usize>) -> Result<(), PoolError> {
+        self.device_slot("release_threshold")?.set_release_threshold(bytes);
+        Ok(())
+    }
+
+    fn device_slot(&self, option: &'static str) -> Result<&'static PoolSlot, PoolError> {
+        match self.handle.place {
+            Place::Device(slot) => Ok(slot),
+            Place::Host(_) => {
+                let rule = "it cannot be changed for a pool of the host";
+                Err(PoolError::Option { option, value: 0, rule })
+            }
+        }
+    }
+
     /// The pool's figures, at no cost that grows with the pool.
     #[must_use]
     pub fn stats(&self) -> PoolStats {

@@ -130,3 +130,36 @@ fn whole_segments_serve_where_memory_cannot_be_mapped() {
     assert_eq!(machine.device_free(), before);
     machine.check();
 }
+
+#[test]
+fn the_default_pool_takes_options_while_it_runs() {
+    let machine = Machine::new();
+    let pool = machine.device.default_pool();
+    machine.allocate(20 * MIB, OWN).free(OWN);
+    pool.set_limit(Some(30 * MIB)).unwrap();
+    assert!(machine.try_allocate(40 * MIB, OWN).is_none());
+    machine.allocate(28 * MIB, OWN).free(OWN);
+    assert!(pool.stats().reserved.current <= 30 * MIB, "the free pages made room");
+    pool.set_limit(None).unwrap();
+    machine.allocate(40 * MIB, OWN).free(OWN);
+    for wrong in [0.0, 1.0, f64::NAN] {
+        assert!(pool.set_garbage_collection_threshold(Some(wrong)).is_err(), "{wrong}");
+    }
+    pool.set_garbage_collection_threshold(Some(0.5)).unwrap();
+    machine.check();
+}
+
+#[test]
+fn a_release_threshold_bounds_the_cache_at_each_step() {
+    let machine = Machine::new();
+    let pool = machine.device.pool_builder().release_threshold(10 * MIB).build().unwrap();
+    pool.with(|| {
+        let kept = machine.allocate(6 * MIB, OWN);
+        machine.allocate(40 * MIB, OWN).free(OWN);
+        assert_eq!(pool.stats().reserved.current, 46 * MIB);
+        machine.device.mark_step();
+        assert_eq!(pool.stats().reserved.current, 16 * MIB);
+        kept.free(OWN);
+    });
+    machine.check();
+}

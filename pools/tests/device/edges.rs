@@ -419,7 +419,7 @@ fn a_pool_that_waits_for_a_graph_makes_no_step_wait() {
     let count = || m.simulator.counters().get("synchronize").copied().unwrap_or(0);
     let before = count();
     for _ in 0..10 {
-        mempool_pools::mark_step();
+        m.device.mark_step();
     }
     assert_eq!(count(), before, "steps do not wait for the device");
 }

@@ -369,7 +369,7 @@ impl Program {
                 }
             }
             Op::MarkStep => {
-                mempool_pools::mark_step();
+                self.world.device().mark_step();
             }
         }
         self.check_books(wrong);
@@ -645,7 +645,7 @@ impl Program {
         // With everything done and given back, nothing is left of any pool.
         let device = self.world.device();
         for _ in 0..100 {
-            mempool_pools::mark_step();
+            device.mark_step();
             let _ = device.empty_cache();
             if device.reserved_bytes() == 0 {
                 break;
