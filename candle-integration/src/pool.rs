@@ -152,6 +152,12 @@ impl MemPoolBuilder {
         self.map(|builder| builder.use_on_oom(enabled))
     }
 
+    /// Whether each tensor has pages of its own and goes back to the device whole. See
+    /// [`mempool_pools::MemPoolBuilder::no_split`].
+    pub fn no_split(self, enabled: bool) -> Self {
+        self.map(|builder| builder.no_split(enabled))
+    }
+
     /// On CUDA, when debugging: whether each tensor's memory lies between margins that are looked at
     /// when it is freed. See [`mempool_pools::MemPoolBuilder::guard`].
     pub fn guard(self, enabled: bool) -> Self {

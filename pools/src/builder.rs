@@ -1,6 +1,8 @@
 //! Options of a pool.
 
-use mempool_arena::{Buddy, BuddyOptions, Pages, PagesOptions, Placement};
+use mempool_arena::{
+    ArenaError, Buddy, BuddyOptions, Pages, PagesOptions, Placement, Reuse, Whole, WholeOptions,
+};
 
 use crate::device::{DeviceState, PoolDevice, PoolSetup};
 use crate::error::PoolError;
@@ -18,9 +20,19 @@ pub enum Policy {
     Pages,
     /// Blocks of powers of two, split in halves.
     Buddy,
-    /// Best fit in segments that are taken and given back whole: for devices whose driver cannot
-    /// manage virtual memory. The default there.
+    /// Best fit in segments that are taken and given back whole: for devices, and the default where
+    /// a device's driver cannot manage virtual memory.
     Segments,
+    /// A freed block serves requests of its own size only, once rounded: what a cache in front of
+    /// the driver's calls does. For comparison.
+    Simple,
+    /// Nothing serves twice: each block's memory goes back when it is freed. For comparison.
+    None,
+}
+
+impl Policy {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Pages, Self::Buddy, Self::Segments, Self::Simple, Self::None];
 }
 
 /// Sizes are rounded up to a cache line, and blocks aligned to one.
@@ -37,6 +49,7 @@ pub struct MemPoolBuilder {
     policy: Option<Policy>,
     limit_bytes: Option<usize>,
     use_on_oom: bool,
+    no_split: bool,
     guard: bool,
     garbage_collection_threshold: Option<f64>,
     release_threshold_bytes: Option<usize>,
@@ -61,6 +74,7 @@ impl MemPoolBuilder {
             policy: None,
             limit_bytes: None,
             use_on_oom: false,
+            no_split: false,
             guard: false,
             garbage_collection_threshold: None,
             release_threshold_bytes: None,
@@ -118,6 +132,15 @@ impl MemPoolBuilder {
         self
     }
 
+    /// Whether each block has pages of its own, is never cut, and goes back to the device whole. A
+    /// freed block serves requests that leave at most 20 MiB or half of it unused. For memory that
+    /// others register or share by its pages. With policy [`Pages`](Policy::Pages) or
+    /// [`Segments`](Policy::Segments) only.
+    pub fn no_split(mut self, enabled: bool) -> Self {
+        self.no_split = enabled;
+        self
+    }
+
     /// For a device, when debugging: whether each block lies between margins that are looked at when
     /// it is freed, and freed memory is filled. Whoever wrote outside a block is reported on standard
     /// error and by [`PoolDevice::guard_reports`]. Each free then waits for its stream.
@@ -165,10 +188,12 @@ impl MemPoolBuilder {
                 return Err(PoolError::Option { option, value: 1, rule: "pools of the host do not have it" });
             }
         }
-        if self.policy == Some(Policy::Segments) {
-            let rule = "the host maps pages: use policy pages or buddy";
+        let policy = self.policy.unwrap_or_default();
+        if policy == Policy::Segments {
+            let rule = "the host maps pages: use another policy";
             return Err(PoolError::Option { option: "policy segments", value: 1, rule });
         }
+        let blocks = Blocks::of(policy, self.no_split)?;
         allocator::require_linked(self.crate_path)?;
         let (limit, page) = (self.limit_bytes, 1 << region::PAGE_LOG2);
         if let Some(value) = limit.filter(|&limit| limit < page) {
@@ -178,7 +203,7 @@ impl MemPoolBuilder {
         }
         let made = inside(|| {
             registry::require_open()?;
-            let placement = make_placement(self.policy.unwrap_or_default(), self.limit_bytes)?;
+            let placement = make_placement(blocks, self.limit_bytes)?;
             registry::open_pool(|id| Setup {
                 // A copy: the caller's string may lie in a pool, and a pool's name is freed while
                 // locks are held.
@@ -192,29 +217,92 @@ impl MemPoolBuilder {
     }
 }
 
-fn make_placement(policy: Policy, limit_bytes: Option<usize>) -> Result<Box<dyn Placement>, PoolError> {
+/// How a placement treats blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blocks {
+    /// Cut as requests need them, and joined.
+    Cut,
+    /// As `Cut`, in segments that are taken and given back whole.
+    CutSegments,
+    /// Powers of two.
+    Buddy,
+    /// Never cut. Whether each has pages of its own, in segments or not, and what it serves.
+    Whole { own_pages: bool, segments: bool, reuse: Reuse },
+}
+
+impl Blocks {
+    pub(crate) fn of(policy: Policy, no_split: bool) -> Result<Self, PoolError> {
+        let whole = |own_pages, segments, reuse| Self::Whole { own_pages, segments, reuse };
+        let wasteful = Reuse::Larger { waste_bytes: NO_SPLIT_WASTE_BYTES };
+        Ok(match (policy, no_split) {
+            (Policy::Pages, false) => Self::Cut,
+            (Policy::Segments, false) => Self::CutSegments,
+            (Policy::Buddy, false) => Self::Buddy,
+            (Policy::Simple, false) => whole(false, false, Reuse::SameSize),
+            (Policy::None, false) => whole(false, false, Reuse::Never),
+            (Policy::Pages, true) => whole(true, false, wasteful),
+            (Policy::Segments, true) => whole(true, true, wasteful),
+            (Policy::Buddy | Policy::Simple | Policy::None, true) => {
+                let rule = "only policies pages and segments have it";
+                return Err(PoolError::Option { option: "no_split", value: 1, rule });
+            }
+        })
+    }
+
+    /// The same where pages can be mapped, or not.
+    ///
+    /// # Errors
+    /// [`PoolError::NeedsMapping`].
+    pub(crate) fn on(self, device: &DeviceState) -> Result<Self, PoolError> {
+        let needs_mapping = |policy| PoolError::NeedsMapping { policy, ordinal: device.ordinal };
+        match self {
+            _ if device.page_bytes.is_some() => Ok(self),
+            Self::Cut => Err(needs_mapping("pages")),
+            Self::Buddy => Err(needs_mapping("buddy")),
+            Self::Whole { own_pages: true, segments: false, .. } => Err(needs_mapping("pages")),
+            Self::Whole { own_pages, reuse, .. } => Ok(Self::Whole { own_pages, segments: true, reuse }),
+            Self::CutSegments => Ok(self),
+        }
+    }
+
+    /// Whether memory is taken in segments, and not mapped page by page.
+    pub(crate) fn in_segments(self) -> bool {
+        matches!(self, Self::CutSegments | Self::Whole { segments: true, .. })
+    }
+
+    fn placement(
+        self,
+        granule_bytes: usize,
+        limit_bytes: Option<usize>,
+        range_bytes: usize,
+    ) -> Result<Box<dyn Placement>, ArenaError> {
+        let pages = PagesOptions { granule_bytes, limit_bytes, ..PagesOptions::default() };
+        Ok(match self {
+            Self::Cut => Box::new(Pages::new(PagesOptions { first_range_bytes: range_bytes, ..pages })?),
+            Self::CutSegments => {
+                let options = PagesOptions { first_range_bytes: SEGMENT_BYTES, whole_ranges: true, ..pages };
+                Box::new(Pages::new(options)?)
+            }
+            Self::Buddy => Box::new(Buddy::new(BuddyOptions { granule_bytes, limit_bytes, range_bytes })?),
+            Self::Whole { own_pages, segments, reuse } => {
+                let usual = WholeOptions::default();
+                Box::new(Whole::new(WholeOptions {
+                    granule_bytes,
+                    limit_bytes,
+                    range_bytes,
+                    shared_limit_bytes: if own_pages { 0 } else { usual.shared_limit_bytes },
+                    whole_ranges: segments,
+                    reuse,
+                })?)
+            }
+        })
+    }
+}
+
+fn make_placement(blocks: Blocks, limit_bytes: Option<usize>) -> Result<Box<dyn Placement>, PoolError> {
     // In a small region many short ranges serve better than one that takes it all.
-    let first_range_bytes = FIRST_RANGE_BYTES.min(region::HOST.len() / 64).max(region::HOST.part_bytes());
-    let placement: Box<dyn Placement> = match policy {
-        Policy::Pages | Policy::Segments => Box::new(
-            Pages::new(PagesOptions {
-                granule_bytes: GRANULE_BYTES,
-                limit_bytes,
-                first_range_bytes,
-                ..PagesOptions::default()
-            })
-            .map_err(option_error)?,
-        ),
-        Policy::Buddy => Box::new(
-            Buddy::new(BuddyOptions {
-                granule_bytes: GRANULE_BYTES,
-                limit_bytes,
-                range_bytes: first_range_bytes,
-            })
-            .map_err(option_error)?,
-        ),
-    };
-    Ok(placement)
+    let range_bytes = FIRST_RANGE_BYTES.min(region::HOST.len() / 64).max(region::HOST.part_bytes());
+    blocks.placement(GRANULE_BYTES, limit_bytes, range_bytes).map_err(option_error)
 }
 
 impl MemPoolBuilder {
@@ -229,14 +317,15 @@ impl MemPoolBuilder {
             check_threshold(share)?;
         }
         let policy = self.policy.unwrap_or_else(|| state.default_policy());
+        let blocks = Blocks::of(policy, self.no_split)?.on(state)?;
         inside(|| {
             // What cannot work is refused now, not at the first request.
-            make_device_placement(policy, state, state.platform.region.part_bytes())?;
+            make_device_placement(blocks, state.platform.region.part_bytes())?;
             state.sweep();
             let id = registry::take_pool_id();
             let setup = PoolSetup {
                 name: self.name.as_deref().map_or_else(|| format!("pool {id}"), str::to_owned),
-                policy,
+                blocks,
                 min_bytes: self.min_bytes,
                 limit_bytes: self.limit_bytes,
                 use_on_oom: self.use_on_oom,
@@ -264,45 +353,22 @@ const DEVICE_GRANULE_BYTES: usize = 512;
 /// The usual length of a segment that is taken whole, as PyTorch has it.
 const SEGMENT_BYTES: usize = 20 << 20;
 
+/// What a block of a pool with `no_split` may leave unused.
+const NO_SPLIT_WASTE_BYTES: usize = 20 << 20;
+
 /// A placement for a device's memory. Limits are kept by the pool, over all its arenas.
 pub(crate) fn make_device_placement(
-    policy: Policy,
-    device: &DeviceState,
+    blocks: Blocks,
     first_range_bytes: usize,
 ) -> Result<Box<dyn Placement>, PoolError> {
-    let needs_mapping = |policy| PoolError::NeedsMapping { policy, ordinal: device.ordinal };
-    let pages = PagesOptions { granule_bytes: DEVICE_GRANULE_BYTES, ..PagesOptions::default() };
-    let maps = device.page_bytes.is_some();
-    Ok(match policy {
-        Policy::Pages if !maps => return Err(needs_mapping("pages")),
-        Policy::Buddy if !maps => return Err(needs_mapping("buddy")),
-        Policy::Segments if maps => {
-            let rule = "the device manages virtual memory: use policy pages or buddy";
-            return Err(PoolError::Option { option: "policy segments", value: 1, rule });
-        }
-        Policy::Pages => {
-            Box::new(Pages::new(PagesOptions { first_range_bytes, ..pages }).map_err(option_error)?)
-        }
-        Policy::Segments => {
-            let options = PagesOptions { first_range_bytes: SEGMENT_BYTES, whole_ranges: true, ..pages };
-            Box::new(Pages::new(options).map_err(option_error)?)
-        }
-        Policy::Buddy => Box::new(
-            Buddy::new(BuddyOptions {
-                granule_bytes: DEVICE_GRANULE_BYTES,
-                limit_bytes: None,
-                range_bytes: first_range_bytes,
-            })
-            .map_err(option_error)?,
-        ),
-    })
+    blocks.placement(DEVICE_GRANULE_BYTES, None, first_range_bytes).map_err(option_error)
 }
 
 /// The setup of the default pool.
 pub(crate) fn default_setup() -> Setup {
     Setup {
         name: "default".to_owned(),
-        placement: make_placement(Policy::default(), None).expect("the built-in options are valid"),
+        placement: make_placement(Blocks::Cut, None).expect("the built-in options are valid"),
         min_bytes: 0,
         hard_limit: false,
     }

@@ -34,8 +34,8 @@ pub enum PoolError {
     /// cudarc's allocations do not arrive at pools.
     #[error(
         "the CUDA hooks of candle-mempool are not linked: cudarc must use its feature `dynamic-linking` (and \
-         none of its `dynamic-loading` features), and a shared library needs the linker argument \
-         -Bsymbolic-functions"
+         none of its `dynamic-loading` features); a shared library that others load may need the linker \
+         argument -Bsymbolic-functions (rustc: -C link-arg=-Wl,-Bsymbolic-functions)"
     )]
     HooksNotLinked,
     /// The driver lacks functions that pools need.

@@ -1,7 +1,9 @@
 //! Pools as programs use them.
 
+use candle_core::cuda_backend::cudarc::driver::DevicePtr;
+use candle_core::cuda_backend::cudarc::driver::result::memset_d8_async;
 use candle_core::{DType, Device, Result, Tensor};
-use candle_mempool::{MemPool, available_bytes, default_pool, empty_cache, mark_step};
+use candle_mempool::{MemPool, Policy, available_bytes, default_pool, empty_cache, mark_step};
 
 use crate::{alone, device, free_bytes, pools, values};
 
@@ -147,4 +149,51 @@ fn the_device_itself_can_run_out_and_recovers() {
     drop(zeros(total - 4 * GIB, &device));
     assert!(empty_cache(&device).unwrap() > total / 2);
     assert!(default_pool(&device).unwrap().stats().reserved.current < GIB);
+}
+
+#[test]
+fn a_pool_with_no_split_gives_each_tensors_memory_back_whole() {
+    let _alone = alone();
+    let device = device();
+    for policy in [Policy::Pages, Policy::Segments] {
+        let before = free_bytes();
+        let pool = MemPool::builder(&device).policy(policy).no_split(true).build().unwrap();
+        let tensors: Vec<Tensor> = pool.with(|| (1..=3).map(|k| zeros(k * 10 * MIB, &device)).collect());
+        assert_eq!(pool.stats().reserved.current, 60 * MIB);
+        drop(tensors);
+        assert_eq!(pool.trim().unwrap(), 60 * MIB);
+        drop(pool);
+        assert!(free_bytes() >= before, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_write_outside_a_tensor_is_found_when_it_is_dropped() {
+    let _alone = alone();
+    let device = device();
+    let stream = device.as_cuda_device().unwrap().cuda_stream();
+    let pool = MemPool::builder(&device).guard(true).build().unwrap();
+    let before = pools().guard_reports().len();
+    let within = pool.with(|| Tensor::ones(1000, DType::U8, &device).unwrap());
+    assert_eq!(values(&within), [1.0; 1000]);
+    drop(within);
+    assert_eq!(pools().guard_reports().len(), before, "nobody wrote outside");
+    let slice = pool.with(|| stream.alloc_zeros::<u8>(1000).unwrap());
+    let (start, _use) = slice.device_ptr(&stream);
+    drop(_use);
+    overrun(start + 1000);
+    drop(slice);
+    let reports = pools().guard_reports();
+    assert_eq!(reports.len(), before + 1);
+    assert!(reports[before].to_string().contains("1000"), "{}", reports[before]);
+}
+
+/// Writes 16 bytes where no block lies.
+#[allow(unsafe_code)] // listed in ARCHITECTURE.md
+fn overrun(addr: u64) {
+    let device = device();
+    let stream = device.as_cuda_device().unwrap().cuda_stream();
+    // SAFETY: the margin of the only block near this address, which nothing uses.
+    let written = unsafe { memset_d8_async(addr, 7, 16, stream.cu_stream()) };
+    written.unwrap();
 }

@@ -211,24 +211,35 @@ pub fn the_end_that_a_shrunk_block_gives_up_is_not_clean(make: MakePlacement) {
 }
 
 macro_rules! instantiate {
+    // What every policy does.
     ($make:path) => {
         $crate::behaviours::instantiate! { $make =>
-            a_freed_block_serves_the_next_equal_request
-            a_repeated_step_maps_nothing
             requests_of_zero_bytes_have_addresses_of_their_own
             every_power_of_two_alignment_is_met
             impossible_requests_are_errors_with_their_numbers
             an_unknown_address_is_an_error_and_changes_nothing
             a_full_upstream_is_an_error_that_loses_nothing
             free_pages_move_to_where_a_limit_forbids_new_ones
-            a_request_far_beyond_the_limit_leaves_the_cache_alone
             a_map_that_fails_half_way_is_rolled_back
-            pages_that_upstream_does_not_take_back_stay_counted
             a_range_that_upstream_does_not_take_back_stays_usable
-            trim_stops_at_its_target
             release_with_live_blocks_is_refused
-            only_never_used_pages_count_as_clean
             the_end_that_a_shrunk_block_gives_up_is_not_clean
+        }
+    };
+    // What policies do that keep freed memory.
+    ($make:path, keeping) => {
+        $crate::behaviours::instantiate! { $make =>
+            a_freed_block_serves_the_next_equal_request
+            a_repeated_step_maps_nothing
+            a_request_far_beyond_the_limit_leaves_the_cache_alone
+            pages_that_upstream_does_not_take_back_stay_counted
+        }
+    };
+    // What policies do that cut free memory into blocks of any size.
+    ($make:path, cutting) => {
+        $crate::behaviours::instantiate! { $make =>
+            trim_stops_at_its_target
+            only_never_used_pages_count_as_clean
         }
     };
     ($make:path => $($name:ident)*) => {

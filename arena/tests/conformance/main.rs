@@ -4,7 +4,9 @@ mod behaviours;
 mod model;
 mod programs;
 
-use mempool_arena::{Arena, Buddy, BuddyOptions, Pages, PagesOptions, Placement, SimulatedUpstream};
+use mempool_arena::{
+    Arena, Buddy, BuddyOptions, Pages, PagesOptions, Placement, Reuse, SimulatedUpstream, Whole, WholeOptions,
+};
 
 /// Pages of the simulated upstream: small, so that random programs cross many of them.
 const PAGE_BYTES: usize = 1 << 16;
@@ -28,19 +30,50 @@ fn buddy(limit_bytes: Option<usize>) -> Box<dyn Placement> {
     Box::new(Buddy::new(options).unwrap())
 }
 
+fn whole(limit_bytes: Option<usize>, reuse: Reuse, shared_limit_bytes: usize) -> Box<dyn Placement> {
+    let options = WholeOptions {
+        granule_bytes: 256,
+        shared_limit_bytes,
+        limit_bytes,
+        range_bytes: 1 << 20,
+        whole_ranges: false,
+        reuse,
+    };
+    Box::new(Whole::new(options).unwrap())
+}
+
+fn none(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    whole(limit_bytes, Reuse::Never, 1 << 15)
+}
+
+fn simple(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    whole(limit_bytes, Reuse::SameSize, 1 << 15)
+}
+
+fn no_split(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    whole(limit_bytes, Reuse::Larger { waste_bytes: PAGE_BYTES }, 0)
+}
+
 fn arena(make: MakePlacement, limit_bytes: Option<usize>) -> Arena<SimulatedUpstream> {
     let upstream = SimulatedUpstream::builder().page_bytes(PAGE_BYTES).build();
     Arena::from_boxed(make(limit_bytes), upstream)
 }
 
-/// Instantiates every behaviour and the random programs for a policy.
+/// Instantiates the behaviours and the random programs for a policy.
 macro_rules! suite {
-    ($($policy:ident),*) => {$(
+    ($($policy:ident: $($kind:ident)*;)*) => {$(
         mod $policy {
             $crate::behaviours::instantiate!($crate::$policy);
+            $($crate::behaviours::instantiate!($crate::$policy, $kind);)*
             $crate::programs::instantiate!($crate::$policy);
         }
     )*};
 }
 
-suite!(pages, buddy);
+suite! {
+    pages: keeping cutting;
+    buddy: keeping cutting;
+    none:;
+    simple: keeping;
+    no_split: keeping;
+}

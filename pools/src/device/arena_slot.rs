@@ -176,10 +176,11 @@ impl ArenaSlot {
         pool_id: u64,
         owner: Owner,
         placement: Box<dyn Placement>,
+        segments: bool,
         graph: Option<Arc<AtomicBool>>,
     ) {
         self.guarded.store(false, Ordering::Relaxed);
-        let upstream = DeviceUpstream::new(pool.device, pool, self.index, graph);
+        let upstream = DeviceUpstream::new(pool.device, pool, self.index, segments, graph);
         *self.core.lock() = Some(ArenaCore {
             pool,
             pool_id,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use mempool_arena::{Placement, Request, Stats, UpstreamError, Violation};
 
-use crate::builder::{Policy, make_device_placement};
+use crate::builder::{Blocks, make_device_placement};
 use crate::device::arena_slot::{ArenaCore, ArenaSlot, Owner};
 use crate::device::driver::{Event, Stream, StreamId};
 use crate::device::entry::Call;
@@ -26,7 +26,7 @@ use crate::stats::{PoolStats, StepStats};
 #[derive(Debug, Clone)]
 pub(crate) struct PoolSetup {
     pub(crate) name: String,
-    pub(crate) policy: Policy,
+    pub(crate) blocks: Blocks,
     pub(crate) min_bytes: usize,
     pub(crate) limit_bytes: Option<usize>,
     pub(crate) use_on_oom: bool,
@@ -39,7 +39,7 @@ impl PoolSetup {
     pub(crate) fn of_default_pool(device: &DeviceState) -> Self {
         Self {
             name: "default".to_owned(),
-            policy: device.default_policy(),
+            blocks: device.default_blocks(),
             min_bytes: 0,
             limit_bytes: None,
             use_on_oom: false,
@@ -78,7 +78,7 @@ pub(crate) struct PoolSlot {
 pub(crate) struct PoolCore {
     id: u64,
     name: String,
-    policy: Policy,
+    blocks: Blocks,
     arenas: Vec<(Owner, &'static ArenaSlot)>,
     ended: Vec<Ended>,
     /// Figures of arenas that are no more.
@@ -141,7 +141,7 @@ impl PoolSlot {
         *self.core.lock() = Some(PoolCore {
             id,
             name: setup.name,
-            policy: setup.policy,
+            blocks: setup.blocks,
             arenas: Vec::new(),
             ended: Vec::new(),
             past: Stats::default(),
@@ -332,9 +332,10 @@ impl PoolSlot {
         let arena = match found.or_else(|| self.adopt(core, call)) {
             Some(arena) => arena,
             None => {
-                let placement = self.placement(core.policy)?;
+                let placement = self.placement(core.blocks)?;
+                let segments = core.blocks.in_segments();
                 let arena = self.device.platform.take_arena()?;
-                arena.open(self, core.id, call.owner, placement, call.graph_token());
+                arena.open(self, core.id, call.owner, placement, segments, call.graph_token());
                 core.arenas.push((call.owner, arena));
                 call.notice_thread_end();
                 arena
@@ -344,8 +345,8 @@ impl PoolSlot {
         Ok(arena)
     }
 
-    fn placement(&self, policy: Policy) -> Result<Box<dyn Placement>, PoolError> {
-        make_device_placement(policy, self.device, self.device.platform.region.part_bytes())
+    fn placement(&self, blocks: Blocks) -> Result<Box<dyn Placement>, PoolError> {
+        make_device_placement(blocks, self.device.platform.region.part_bytes())
     }
 
     /// Takes over the arena of a stream that is gone, behind that stream's last work.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::builder::Policy;
+use crate::builder::{Blocks, Policy};
 use crate::device::DeviceId;
 use crate::device::arena_slot::Use;
 use crate::device::driver::{CaptureId, Context, DriverError, Event, Stream, StreamId};
@@ -130,6 +130,11 @@ impl DeviceState {
     /// The policy that a pool gets when none is asked for.
     pub(crate) fn default_policy(&self) -> Policy {
         if self.page_bytes.is_some() { Policy::Pages } else { Policy::Segments }
+    }
+
+    /// How the default pool's blocks are placed.
+    pub(crate) fn default_blocks(&self) -> Blocks {
+        if self.page_bytes.is_some() { Blocks::Cut } else { Blocks::CutSegments }
     }
 
     /// Runs `f` with the device's context current, and with calls allowed that a capture on this

@@ -32,6 +32,8 @@ pub(crate) struct DeviceUpstream {
     pool: &'static PoolSlot,
     arena_index: u32,
     page_bytes: usize,
+    /// Memory is taken in segments, and not mapped.
+    segments: bool,
     /// Physical memory by the address of its page.
     mapped: BTreeMap<usize, Physical>,
     set_aside: BTreeMap<usize, SetAside>,
@@ -50,13 +52,15 @@ impl DeviceUpstream {
         device: &'static DeviceState,
         pool: &'static PoolSlot,
         arena_index: u32,
+        segments: bool,
         graph: Option<GraphToken>,
     ) -> Self {
         Self {
             device,
             pool,
             arena_index,
-            page_bytes: device.page_bytes.unwrap_or(SEGMENT_UNIT_BYTES),
+            page_bytes: device.page_bytes.filter(|_| !segments).unwrap_or(SEGMENT_UNIT_BYTES),
+            segments: segments || device.page_bytes.is_none(),
             mapped: BTreeMap::new(),
             set_aside: BTreeMap::new(),
             stream: None,
@@ -214,7 +218,7 @@ impl Upstream for DeviceUpstream {
     }
 
     fn reserve(&mut self, len: usize) -> Result<AddressRange, UpstreamError> {
-        if self.device.page_bytes.is_some() {
+        if !self.segments {
             return self.device.platform.region.take(len, self.arena_index);
         }
         let bytes = len.next_multiple_of(self.page_bytes);
@@ -233,12 +237,16 @@ impl Upstream for DeviceUpstream {
     }
 
     fn release(&mut self, range: AddressRange) -> Result<(), UpstreamError> {
-        if self.device.page_bytes.is_some() {
+        if !self.segments {
             if self.set_aside.range(range.start..range.end()).next().is_some() {
                 return Err(UpstreamError::Misuse { what: "work may still use pages of the range", range });
             }
             self.device.platform.region.give_back(range);
             return Ok(());
+        }
+        if self.serves_graph() {
+            let what = "a graph uses the segment for as long as it lives";
+            return Err(UpstreamError::Misuse { what, range });
         }
         // Withdrawn first: once it is free, the driver may give the same addresses to another arena.
         self.withdraw_segment(range);
@@ -252,7 +260,7 @@ impl Upstream for DeviceUpstream {
     }
 
     fn map(&mut self, range: AddressRange) -> Result<(), MapError> {
-        if self.device.page_bytes.is_none() {
+        if self.segments {
             return Ok(());
         }
         let left_behind: Vec<usize> = self
@@ -305,7 +313,7 @@ impl Upstream for DeviceUpstream {
             let what = "a graph uses the pages for as long as it lives";
             return Err(MapError { completed_bytes: 0, source: UpstreamError::Misuse { what, range } });
         }
-        if self.device.page_bytes.is_some() {
+        if !self.segments {
             self.set_aside_range(range, self.device.epoch());
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! What a program on one stream sees.
 
+use mempool_pools::Policy;
 use mempool_pools::device::simulated::Simulator;
 use mempool_pools::device::{Allocation, Free, Stream};
 
@@ -112,9 +113,13 @@ fn scopes_of_two_devices_nest_freely() {
 
 #[test]
 fn whole_segments_serve_where_memory_cannot_be_mapped() {
-    let machine = Machine::with(Simulator::builder().without_mapping());
+    segments_serve(&Machine::with(Simulator::builder().without_mapping()));
+    segments_serve(&Machine::new());
+}
+
+fn segments_serve(machine: &Machine) {
     let before = machine.device_free();
-    let pool = machine.device.pool().expect("a pool");
+    let pool = machine.device.pool_builder().policy(Policy::Segments).build().expect("a pool");
     pool.with(|| {
         let blocks: Vec<_> = (1..20).map(|k| machine.allocate(k * MIB, OWN)).collect();
         blocks.iter().for_each(|block| block.write(OWN));

@@ -48,7 +48,7 @@ pub enum Op {
     },
     ReplacePool {
         pool: usize,
-        buddy: bool,
+        policy: Policy,
     },
     Trim {
         pool: usize,
@@ -116,7 +116,7 @@ pub fn ops(with_failures: bool) -> impl Strategy<Value = Vec<Op>> {
         3 => worker.clone().prop_map(|worker| Op::EndThread { worker }),
         2 => any::<bool>().prop_map(|blocking| Op::NewStream { blocking }),
         3 => index.clone().prop_map(|stream| Op::EndStream { stream }),
-        1 => (0..POOLS, any::<bool>()).prop_map(|(pool, buddy)| Op::ReplacePool { pool, buddy }),
+        1 => (0..POOLS, prop::sample::select(&Policy::ALL[..])).prop_map(|(pool, policy)| Op::ReplacePool { pool, policy }),
         1 => (0..POOLS).prop_map(|pool| Op::Trim { pool }),
         1 => Just(Op::EmptyCache),
         1 => (worker.clone(), index.clone()).prop_map(|(worker, stream)| Op::Synchronize { worker, stream }),
@@ -238,7 +238,7 @@ pub fn run(world: Arc<dyn World>, ops: &[Op]) -> Vec<String> {
         world,
     };
     for _ in 0..POOLS {
-        program.new_pool(false);
+        program.new_pool(Policy::Pages);
     }
     program.new_stream(false);
     program.new_stream(true);
@@ -277,8 +277,7 @@ impl Program {
         self.next
     }
 
-    fn new_pool(&mut self, buddy: bool) {
-        let policy = if buddy { Policy::Buddy } else { Policy::Pages };
+    fn new_pool(&mut self, policy: Policy) {
         if let Ok(pool) = self.world.device().pool_builder().policy(policy).build() {
             let number = self.number();
             self.pools.push(Pool { number, pool });
@@ -340,10 +339,10 @@ impl Program {
             }
             Op::NewStream { blocking } => self.new_stream(blocking),
             Op::EndStream { stream } => self.end_stream(stream),
-            Op::ReplacePool { pool, buddy } => {
+            Op::ReplacePool { pool, policy } => {
                 if pool < self.pools.len() {
                     self.pools.swap_remove(pool);
-                    self.new_pool(buddy);
+                    self.new_pool(policy);
                 }
             }
             Op::Trim { pool } => {

@@ -35,6 +35,31 @@ fn a_dropped_pool_is_gone_before_empty_cache_and_the_default_cache_is_not() {
 }
 
 #[test]
+fn a_pool_with_no_split_has_a_segment_for_each_block() {
+    for builder in [Simulator::builder(), Simulator::builder().without_mapping()] {
+        let machine = Machine::with(builder);
+        let before = machine.device_free();
+        let pool = machine.device.pool_builder().no_split(true).build().unwrap();
+        pool.with(|| {
+            // cut, the second and the third would lie in what the first leaves
+            machine.allocate(20 * MIB, OWN).free(OWN);
+            let blocks: Vec<_> = (0..3).map(|_| machine.allocate(4 * MIB, OWN)).collect();
+            blocks.iter().for_each(|block| block.write(OWN));
+            assert_eq!(pool.stats().reserved.current, 28 * MIB);
+            assert_eq!(pool.stats().blocks.current, 3);
+            assert_eq!(pool.stats().inactive_split_blocks.current, 0);
+            // the first holds all of the 20 MiB, and they go back with it
+            assert_eq!(pool.stats().allocated.current, 28 * MIB);
+            blocks.into_iter().for_each(|block| block.free(OWN));
+        });
+        assert_eq!(pool.trim().unwrap(), 28 * MIB);
+        drop(pool);
+        assert_eq!(machine.device_free(), before);
+        machine.check();
+    }
+}
+
+#[test]
 fn three_blocks_of_a_mebibyte_take_two_pages() {
     let machine = Machine::new();
     let pool = machine.device.pool().unwrap();

@@ -106,7 +106,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn live_blocks_keep_their_contents(
-        policy in prop::sample::select(vec![Policy::Pages, Policy::Buddy]),
+        policy in prop::sample::select(vec![Policy::Pages, Policy::Buddy, Policy::Simple, Policy::None]),
         limit in prop_oneof![Just(None), (2_usize << 20..20 << 20).prop_map(Some)],
         steps in prop::collection::vec(step(), 1..60),
     ) {

@@ -172,8 +172,9 @@ fn a_limit_below_a_page_is_refused_with_its_number() {
 
 #[test]
 fn every_policy_serves_a_pool() {
-    for policy in [Policy::Pages, Policy::Buddy] {
-        let pool = MemPool::builder().policy(policy).name("named").build().unwrap();
+    let splits = Policy::ALL.into_iter().filter(|&policy| policy != Policy::Segments);
+    for (policy, whole) in splits.map(|policy| (policy, false)).chain([(Policy::Pages, true)]) {
+        let pool = MemPool::builder().policy(policy).no_split(whole).name("named").build().unwrap();
         let blocks: Vec<Vec<u8>> = pool.with(|| (1..50).map(|k| vec![k as u8; k * 50_000]).collect());
         for (k, block) in blocks.iter().enumerate() {
             assert!(block.iter().all(|&byte| byte == (k + 1) as u8));

@@ -1,0 +1,562 @@
+//! Blocks that are never cut and never joined: a freed block serves whole, or not at all.
+//!
+//! This is how memory behaves without an allocator in front of the driver (`none`: nothing
+//! serves twice), with a cache of exact sizes (`simple`), and in pools whose blocks must each
+//! have memory of their own (`no_split`). Each *chunk*, a run of pages that is mapped and given
+//! back as one, holds one block; unless blocks need chunks of their own, small ones share chunks
+//! of a page, in which they are placed one behind the other.
+
+mod validate;
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::error::{ArenaError, MapError, UpstreamError};
+use crate::holes::Holes;
+use crate::invariant::Violation;
+use crate::placement::{DEFAULT_RANGE_BYTES, LiveBlock, Placed, Placement, check_granule, check_page};
+use crate::range::AddressRange;
+use crate::request::Request;
+use crate::stats::{Stat, Stats};
+use crate::upstream::Upstream;
+
+/// Which requests a freed block serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reuse {
+    /// None. Its memory goes back at once.
+    Never,
+    /// Those of its size.
+    SameSize,
+    /// Those that leave at most this many bytes of it unused, or half of it.
+    Larger {
+        /// See above.
+        waste_bytes: usize,
+    },
+}
+
+/// Options of [`Whole`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WholeOptions {
+    /// Sizes are rounded up to a multiple of this power of two, and blocks are aligned to it.
+    pub granule_bytes: usize,
+    /// Blocks up to this size share pages. 0: every block has pages of its own.
+    pub shared_limit_bytes: usize,
+    /// Mapped bytes are kept at or below this.
+    pub limit_bytes: Option<usize>,
+    /// Length of a virtual range.
+    pub range_bytes: usize,
+    /// Reserves a range for each chunk, for an upstream whose ranges are memory.
+    pub whole_ranges: bool,
+    /// Which requests a freed block serves.
+    pub reuse: Reuse,
+}
+
+impl Default for WholeOptions {
+    fn default() -> Self {
+        Self {
+            granule_bytes: 512,
+            shared_limit_bytes: 1 << 20,
+            limit_bytes: None,
+            range_bytes: DEFAULT_RANGE_BYTES,
+            whole_ranges: false,
+            reuse: Reuse::SameSize,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    chunk: u32,
+    len: usize,
+    /// Bytes asked for; `None` for a free block.
+    requested: Option<usize>,
+    /// A block has ended here since its memory was mapped.
+    dirty: bool,
+}
+
+/// Pages that are mapped and given back as one.
+#[derive(Debug)]
+struct Chunk {
+    /// What was reserved for it alone, where ranges are memory.
+    reserved: Option<AddressRange>,
+    range: AddressRange,
+    /// All of `range`, unless upstream took back or gave only a part.
+    mapped: AddressRange,
+    /// Where the next block that shares the chunk begins.
+    next: usize,
+    live: usize,
+    blocks: Vec<usize>,
+    /// Free blocks, as counted, while others are live.
+    split_blocks: usize,
+}
+
+impl Chunk {
+    fn is_whole(&self) -> bool {
+        self.mapped == self.range
+    }
+}
+
+/// The policy; see the module's text.
+#[derive(Debug)]
+pub struct Whole {
+    options: WholeOptions,
+    page_bytes: usize,
+    blocks: HashMap<usize, Block, FxBuildHasher>,
+    /// Addresses of free blocks by their length; what was freed last serves first.
+    free: BTreeMap<usize, Vec<usize>>,
+    chunks: Vec<Option<Chunk>>,
+    unused_chunks: Vec<u32>,
+    /// The chunk that the next small block shares.
+    shared: Option<u32>,
+    holes: Holes,
+    stats: Stats,
+}
+
+impl Whole {
+    /// An empty placement.
+    ///
+    /// # Errors
+    /// [`ArenaError::Option`] when an option has a value that cannot work.
+    pub fn new(options: WholeOptions) -> Result<Self, ArenaError> {
+        check_granule(options.granule_bytes)?;
+        if options.range_bytes == 0 {
+            return Err(ArenaError::Option {
+                option: "range_bytes",
+                value: 0,
+                rule: "a range needs a length",
+            });
+        }
+        Ok(Self {
+            page_bytes: options.granule_bytes,
+            options,
+            blocks: HashMap::default(),
+            free: BTreeMap::new(),
+            chunks: Vec::new(),
+            unused_chunks: Vec::new(),
+            shared: None,
+            holes: Holes::default(),
+            stats: Stats::default(),
+        })
+    }
+
+    fn chunk(&self, index: u32) -> &Chunk {
+        self.chunks[index as usize].as_ref().expect("a block's chunk exists")
+    }
+
+    fn chunk_mut(&mut self, index: u32) -> &mut Chunk {
+        self.chunks[index as usize].as_mut().expect("a block's chunk exists")
+    }
+
+    fn is_shared(&self, len: usize, align: usize) -> bool {
+        len <= self.options.shared_limit_bytes && align <= self.page_bytes
+    }
+
+    /// The free block that serves a request, out of the index.
+    fn take_free(&mut self, len: usize, align: usize) -> Option<usize> {
+        let most = match self.options.reuse {
+            Reuse::Never => return None,
+            Reuse::SameSize => len,
+            Reuse::Larger { waste_bytes } => len.saturating_add(waste_bytes.max(len)),
+        };
+        let aligned = |addr: &usize| addr.is_multiple_of(align);
+        let found = self
+            .free
+            .range(len..=most)
+            .find_map(|(&size, addrs)| addrs.iter().rposition(aligned).map(|at| (size, at)));
+        let (size, at) = found?;
+        let addrs = self.free.get_mut(&size).expect("found above");
+        let addr = addrs.remove(at);
+        if addrs.is_empty() {
+            self.free.remove(&size);
+        }
+        Some(addr)
+    }
+
+    /// Where the next block of the shared chunk would begin, if it fits.
+    fn next_shared(&self, len: usize, align: usize) -> Option<(u32, usize)> {
+        let index = self.shared?;
+        let chunk = self.chunk(index);
+        let addr = chunk.next.checked_next_multiple_of(align.max(self.options.granule_bytes))?;
+        (addr.checked_add(len)? <= chunk.range.end()).then_some((index, addr))
+    }
+
+    fn place_mapped(&mut self, request: Request, len: usize) -> Option<Placed> {
+        let len = self.block_bytes(len, request.align_bytes)?;
+        let align = request.align_bytes;
+        if let Some(addr) = self.take_free(len, align) {
+            return Some(self.make_live(addr, request.size_bytes, true));
+        }
+        if !self.is_shared(len, align) {
+            return None;
+        }
+        let (index, addr) = self.next_shared(len, align)?;
+        Some(self.place_at(index, addr, len, request.size_bytes, true))
+    }
+
+    /// Bytes that a block for this request takes.
+    fn block_bytes(&self, len: usize, align: usize) -> Option<usize> {
+        if self.is_shared(len, align) { Some(len) } else { len.checked_next_multiple_of(self.page_bytes) }
+    }
+
+    /// Adds a block at the end of the used part of a chunk.
+    fn place_at(&mut self, index: u32, addr: usize, len: usize, requested: usize, hit: bool) -> Placed {
+        self.blocks.insert(addr, Block { chunk: index, len, requested: None, dirty: false });
+        let chunk = self.chunk_mut(index);
+        chunk.next = addr + len;
+        chunk.blocks.push(addr);
+        self.make_live(addr, requested, hit)
+    }
+
+    fn make_live(&mut self, addr: usize, requested: usize, hit: bool) -> Placed {
+        let block = self.blocks.get_mut(&addr).expect("it was free");
+        block.requested = Some(requested);
+        let (index, len) = (block.chunk, block.len);
+        let chunk = self.chunk_mut(index);
+        chunk.live += 1;
+        if chunk.live == 1 {
+            let bytes = chunk.range.len;
+            self.stats.releasable_bytes -= bytes;
+        }
+        self.stats.count_allocation(requested, len, hit);
+        self.count_splits(index);
+        Placed { addr, allocated_bytes: len, hit }
+    }
+
+    /// Brings the figures about free parts of used chunks up to date, after a block of the chunk
+    /// became live, or free.
+    fn count_splits(&mut self, index: u32) {
+        let chunk = self.chunk_mut(index);
+        let now = if chunk.live == 0 { 0 } else { chunk.blocks.len() - chunk.live };
+        let before = std::mem::replace(&mut chunk.split_blocks, now);
+        let stats = &mut self.stats;
+        let blocks = stats.inactive_split_blocks.current + now - before;
+        set(&mut stats.inactive_split_blocks, blocks);
+        let bytes = stats.reserved.current - stats.allocated.current - stats.releasable_bytes;
+        set(&mut stats.inactive_split, bytes);
+    }
+
+    /// Address space for a chunk of `len` bytes, whole pages.
+    fn reserve(
+        &mut self,
+        len: usize,
+        align: usize,
+        upstream: &mut dyn Upstream,
+    ) -> Result<(Option<AddressRange>, AddressRange), UpstreamError> {
+        let padded = len.saturating_add(align.saturating_sub(self.page_bytes));
+        if self.options.whole_ranges {
+            let reserved = upstream.reserve(padded)?;
+            self.stats.segments.increase(1);
+            let start = reserved.start.next_multiple_of(align);
+            return Ok((Some(reserved), AddressRange::new(start, len)));
+        }
+        if let Some(range) = self.holes.take(len, align) {
+            return Ok((None, range));
+        }
+        let wanted = self.options.range_bytes.next_multiple_of(self.page_bytes).max(padded);
+        let range = upstream
+            .reserve(wanted)
+            .or_else(|error| if wanted > padded { upstream.reserve(padded) } else { Err(error) })?;
+        self.stats.segments.increase(1);
+        self.holes.add_range(range);
+        Ok((None, self.holes.take(len, align).expect("the new range holds it")))
+    }
+
+    /// Gives a chunk's address space back. Nothing of it is mapped.
+    fn release(&mut self, reserved: Option<AddressRange>, range: AddressRange, upstream: &mut dyn Upstream) {
+        match reserved {
+            Some(reserved) => {
+                if upstream.release(reserved).is_ok() {
+                    self.stats.segments.decrease(1);
+                } else {
+                    // It is tried again by `release_empty_ranges`.
+                    self.holes.add_range(reserved);
+                }
+            }
+            None => self.holes.give(range),
+        }
+    }
+
+    fn release_empty_ranges(&mut self, upstream: &mut dyn Upstream) {
+        for range in self.holes.unused_ranges() {
+            if upstream.release(range).is_ok() {
+                self.holes.remove_range(range);
+                self.stats.segments.decrease(1);
+            }
+        }
+    }
+
+    fn insert_chunk(&mut self, chunk: Chunk) -> u32 {
+        match self.unused_chunks.pop() {
+            Some(index) => {
+                self.chunks[index as usize] = Some(chunk);
+                index
+            }
+            None => {
+                self.chunks.push(Some(chunk));
+                u32::try_from(self.chunks.len() - 1).expect("fewer than 2^32 chunks are mapped")
+            }
+        }
+    }
+
+    /// Maps a new chunk, or says how many bytes are missing and why.
+    fn map_chunk(
+        &mut self,
+        len: usize,
+        align: usize,
+        upstream: &mut dyn Upstream,
+    ) -> Result<u32, (usize, Option<UpstreamError>)> {
+        let over = self
+            .options
+            .limit_bytes
+            .map_or(0, |limit| self.stats.reserved.current.saturating_add(len).saturating_sub(limit));
+        if over > 0 {
+            return Err((over, None));
+        }
+        let (reserved, range) = self.reserve(len, align, upstream).map_err(|error| (len, Some(error)))?;
+        self.stats.map_calls += 1;
+        let result = upstream.map(range);
+        let mapped_bytes = result.as_ref().map_or_else(|error| error.completed_bytes, |()| len);
+        self.stats.reserved.increase(mapped_bytes);
+        self.stats.releasable_bytes += mapped_bytes;
+        let mapped = AddressRange::new(range.start, mapped_bytes);
+        let chunk = Chunk {
+            reserved,
+            range,
+            mapped,
+            next: range.start,
+            live: 0,
+            blocks: Vec::new(),
+            split_blocks: 0,
+        };
+        let index = self.insert_chunk(chunk);
+        match result {
+            Ok(()) => Ok(index),
+            Err(MapError { source, .. }) => {
+                self.unmap_chunk(index, upstream);
+                Err((len, Some(source)))
+            }
+        }
+    }
+
+    /// Unmaps a chunk without live blocks, and returns how many bytes upstream took. What it did
+    /// not take stays mapped and serves nobody until the next try.
+    fn unmap_chunk(&mut self, index: u32, upstream: &mut dyn Upstream) -> usize {
+        if self.shared == Some(index) {
+            self.shared = None;
+        }
+        let chunk = self.chunks[index as usize].as_mut().expect("it is mapped");
+        let (mapped, blocks) = (chunk.mapped, std::mem::take(&mut chunk.blocks));
+        for addr in blocks {
+            let block = self.blocks.remove(&addr).expect("a chunk's block exists");
+            if let Some(addrs) = self.free.get_mut(&block.len) {
+                addrs.retain(|&other| other != addr);
+                if addrs.is_empty() {
+                    self.free.remove(&block.len);
+                }
+            }
+        }
+        let done = if mapped.is_empty() {
+            0
+        } else {
+            self.stats.unmap_calls += 1;
+            match upstream.unmap(mapped) {
+                Ok(()) => mapped.len,
+                Err(MapError { completed_bytes, .. }) => completed_bytes,
+            }
+        };
+        self.stats.reserved.decrease(done);
+        self.stats.releasable_bytes -= done;
+        let chunk = self.chunk_mut(index);
+        chunk.mapped = AddressRange::between(mapped.start + done, mapped.end());
+        // Also one that upstream did not touch: its blocks are gone, and so it is no longer whole.
+        chunk.next = chunk.range.end();
+        if chunk.mapped.is_empty() {
+            let chunk = self.chunks[index as usize].take().expect("it was there");
+            self.unused_chunks.push(index);
+            self.release(chunk.reserved, chunk.range, upstream);
+        }
+        done
+    }
+
+    fn unmap_free_chunks(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
+        let mut returned = 0;
+        for index in 0..self.chunks.len() as u32 {
+            if returned >= target_bytes {
+                break;
+            }
+            if self.chunks[index as usize].as_ref().is_some_and(|chunk| chunk.live == 0) {
+                returned += self.unmap_chunk(index, upstream);
+            }
+        }
+        returned
+    }
+
+    fn out_of_memory(&mut self, requested_bytes: usize, source: Option<UpstreamError>) -> ArenaError {
+        self.stats.failures += 1;
+        ArenaError::OutOfMemory {
+            requested_bytes,
+            allocated_bytes: self.stats.allocated.current,
+            reserved_bytes: self.stats.reserved.current,
+            limit_bytes: self.options.limit_bytes,
+            largest_free_bytes: self.largest_free_bytes(),
+            inactive_split_bytes: self.stats.inactive_split.current,
+            source,
+        }
+    }
+}
+
+/// Makes a figure `now`.
+fn set(stat: &mut Stat, now: usize) {
+    if now > stat.current { stat.increase(now - stat.current) } else { stat.decrease(stat.current - now) }
+}
+
+impl Placement for Whole {
+    fn name(&self) -> &'static str {
+        match self.options.reuse {
+            Reuse::Never => "none",
+            Reuse::SameSize => "simple",
+            Reuse::Larger { .. } => "no_split",
+        }
+    }
+
+    fn allocate(&mut self, request: Request, upstream: &mut dyn Upstream) -> Result<Placed, ArenaError> {
+        let len = request.rounded_bytes(self.options.granule_bytes)?;
+        if let Some(placed) = self.place_mapped(request, len) {
+            return Ok(placed);
+        }
+        check_page(self.options.granule_bytes, upstream.page_bytes())?;
+        self.page_bytes = upstream.page_bytes();
+        let (size_bytes, align) = (request.size_bytes, request.align_bytes);
+        let overflow = ArenaError::SizeOverflow { size_bytes, align_bytes: align };
+        let len = self.block_bytes(len, align).ok_or(overflow.clone())?;
+        let chunk_bytes = len.checked_next_multiple_of(self.page_bytes).ok_or(overflow)?;
+        let index = loop {
+            let (missing, source) = match self.map_chunk(chunk_bytes, align, upstream) {
+                Ok(index) => break index,
+                Err(refused) => refused,
+            };
+            // When giving up everything would not be enough, nothing is given up.
+            let spare_bytes = self.stats.releasable_bytes;
+            let hopeless = if source.is_none() {
+                spare_bytes < missing
+            } else {
+                self.stats.reserved.current - spare_bytes + missing > upstream.capacity_bytes()
+            };
+            if hopeless || self.unmap_free_chunks(upstream, missing) == 0 {
+                return Err(self.out_of_memory(size_bytes, source));
+            }
+        };
+        let start = self.chunk(index).range.start;
+        if self.is_shared(len, align) {
+            self.shared = Some(index);
+        }
+        Ok(self.place_at(index, start, len, size_bytes, false))
+    }
+
+    fn allocate_mapped(&mut self, request: Request) -> Option<Placed> {
+        let len = request.rounded_bytes(self.options.granule_bytes).ok()?;
+        self.place_mapped(request, len)
+    }
+
+    fn free(&mut self, addr: usize, upstream: &mut dyn Upstream) -> Result<LiveBlock, ArenaError> {
+        let ended = self.live_block(addr).ok_or(ArenaError::UnknownAddress { addr })?;
+        let block = self.blocks.get_mut(&addr).expect("found above");
+        (block.requested, block.dirty) = (None, true);
+        let (index, len) = (block.chunk, block.len);
+        self.stats.count_free(ended.requested_bytes, len);
+        if self.options.reuse != Reuse::Never {
+            self.free.entry(len).or_default().push(addr);
+        }
+        let chunk = self.chunk_mut(index);
+        chunk.live -= 1;
+        let (live, bytes) = (chunk.live, chunk.range.len);
+        if live == 0 {
+            self.stats.releasable_bytes += bytes;
+        }
+        self.count_splits(index);
+        if live == 0 && self.options.reuse == Reuse::Never {
+            self.unmap_chunk(index, upstream);
+        }
+        Ok(ended)
+    }
+
+    fn resize_in_place(
+        &mut self,
+        addr: usize,
+        size_bytes: usize,
+        _: &mut dyn Upstream,
+    ) -> Result<Option<LiveBlock>, ArenaError> {
+        let len = Request::new(size_bytes).rounded_bytes(self.options.granule_bytes)?;
+        let old = self.live_block(addr).ok_or(ArenaError::UnknownAddress { addr })?;
+        if len > old.allocated_bytes {
+            return Ok(None);
+        }
+        self.blocks.get_mut(&addr).expect("found above").requested = Some(size_bytes);
+        let allocated = (old.allocated_bytes, old.allocated_bytes);
+        self.stats.count_resize((old.requested_bytes, size_bytes), allocated);
+        Ok(self.live_block(addr))
+    }
+
+    fn trim(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
+        let returned = self.unmap_free_chunks(upstream, target_bytes);
+        self.release_empty_ranges(upstream);
+        returned
+    }
+
+    fn release_all(&mut self, upstream: &mut dyn Upstream) -> Result<(), ArenaError> {
+        if self.stats.blocks.current > 0 {
+            return Err(ArenaError::StillLive {
+                live_blocks: self.stats.blocks.current,
+                allocated_bytes: self.stats.allocated.current,
+            });
+        }
+        self.trim(upstream, usize::MAX);
+        if self.stats.segments.current > 0 {
+            return Err(ArenaError::NotReleased { reserved_bytes: self.stats.reserved.current });
+        }
+        Ok(())
+    }
+
+    fn live_block(&self, addr: usize) -> Option<LiveBlock> {
+        let block = self.blocks.get(&addr)?;
+        Some(LiveBlock { addr, requested_bytes: block.requested?, allocated_bytes: block.len })
+    }
+
+    fn clean_ranges(&self, addr: usize) -> Vec<AddressRange> {
+        match self.blocks.get(&addr) {
+            Some(block) if block.requested.is_some() && !block.dirty => {
+                vec![AddressRange::new(addr, block.len)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn settle(&mut self) {}
+
+    fn largest_free_bytes(&self) -> usize {
+        let cached = self.free.last_key_value().map_or(0, |(&len, _)| len);
+        let next = self.shared.map_or(0, |index| {
+            let chunk = self.chunk(index);
+            (chunk.range.end() - chunk.next).min(self.options.shared_limit_bytes)
+        });
+        cached.max(next)
+    }
+
+    fn mapped_ranges(&self) -> Vec<AddressRange> {
+        self.chunks.iter().flatten().map(|chunk| chunk.mapped).filter(|range| !range.is_empty()).collect()
+    }
+
+    fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    fn stats_mut(&mut self) -> &mut Stats {
+        &mut self.stats
+    }
+
+    fn validate(&self) -> Result<(), Violation> {
+        self.check_all()
+    }
+}
