@@ -156,14 +156,14 @@ fn a_pool_with_no_split_gives_each_tensors_memory_back_whole() {
     let _alone = alone();
     let device = device();
     for policy in [Policy::Pages, Policy::Segments] {
-        let before = free_bytes();
         let pool = MemPool::builder(&device).policy(policy).no_split(true).build().unwrap();
         let tensors: Vec<Tensor> = pool.with(|| (1..=3).map(|k| zeros(k * 10 * MIB, &device)).collect());
         assert_eq!(pool.stats().reserved.current, 60 * MIB);
         drop(tensors);
+        device.synchronize().unwrap();
+        let before = free_bytes();
         assert_eq!(pool.trim().unwrap(), 60 * MIB);
-        drop(pool);
-        assert!(free_bytes() >= before, "{policy:?}");
+        assert_eq!(free_bytes() - before, 60 * MIB, "{policy:?}");
     }
 }
 

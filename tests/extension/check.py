@@ -1,6 +1,10 @@
 """Loads the extension as Python loads any, and checks that its pools serve it.
 
-    python3 check.py LIBRARY [DEVICE]     DEVICE: a CUDA device's number, or -1 for the CPU
+    python3 check.py LIBRARY [DEVICE] [--driver-first]
+
+DEVICE is a CUDA device's number, or -1 for the CPU. With --driver-first the process has the
+driver's functions in its global scope before it loads the library, which then needs the linker
+argument -Bsymbolic-functions.
 """
 
 import ctypes
@@ -19,8 +23,11 @@ class Report(ctypes.Structure):
     ]
 
 
-library = ctypes.CDLL(sys.argv[1])
-device = int(sys.argv[2]) if len(sys.argv) > 2 else -1
+arguments = [argument for argument in sys.argv[1:] if argument != "--driver-first"]
+if len(arguments) < len(sys.argv) - 1:
+    ctypes.CDLL("libcuda.so.1", ctypes.RTLD_GLOBAL)
+library = ctypes.CDLL(arguments[0])
+device = int(arguments[1]) if len(arguments) > 1 else -1
 library.run_steps.argtypes = [ctypes.c_int, ctypes.c_uint, ctypes.POINTER(Report)]
 
 
@@ -56,11 +63,13 @@ assert not failures, failures
 for _ in range(5):
     assert library.keep_until_thread_ends(device) == 0, "keep_until_thread_ends"
 
-# A child that only exits: what it inherited is dropped there without harm.
+# A child drops what it inherited without harm.
 assert library.keep_until_exit(device) == 0
 child = os.fork()
 if child == 0:
-    sys.exit(0)
+    library.drop_kept()
+    # CUDA's driver does not survive exit handlers in a child, whatever the program did before.
+    os._exit(0)
 _, status = os.waitpid(child, 0)
 assert status == 0, f"the child ended with status {status}"
 run(5)

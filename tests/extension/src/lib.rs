@@ -88,7 +88,10 @@ pub unsafe extern "C" fn run_steps(number: c_int, steps: c_uint, report: *mut Re
 /// A tensor that lives until the process exits.
 static KEPT: Mutex<Option<Tensor>> = Mutex::new(None);
 
-extern "C" fn drop_kept() {
+/// Drops what [`keep_until_exit`] keeps. In a forked child, too, which has a driver that answers
+/// nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn drop_kept() {
     KEPT.lock().expect("not poisoned").take();
 }
 
