@@ -44,6 +44,8 @@ pub(crate) enum BlockState {
     /// Free, but set aside whole for the next request of its size: neither joined with its
     /// neighbours nor in the size index.
     Parked,
+    /// Address space without memory, in a policy that keeps such parts apart.
+    Unmapped,
     /// Not a block: the slot waits to be used again.
     Vacant,
 }

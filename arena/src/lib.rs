@@ -26,6 +26,8 @@
 mod arena;
 mod block;
 mod buddy_tree;
+mod conf;
+mod cost;
 mod error;
 mod free_run;
 mod holes;
@@ -44,14 +46,17 @@ mod upstream;
 
 pub use arena::Arena;
 pub use buddy_tree::BuddyTree;
+pub use conf::{Conf, ConfError, PolicyName, Setting};
+pub use cost::{CostModel, HandleCost};
 pub use error::{ArenaError, MapError, UpstreamError};
 pub use invariant::Violation;
 pub use placement::buddy::{Buddy, BuddyOptions};
 pub use placement::pages::{Pages, PagesOptions};
+pub use placement::torch::{Torch, TorchOptions};
 pub use placement::whole::{Reuse, Whole, WholeOptions};
 pub use placement::{LiveBlock, Placed, Placement};
 pub use range::AddressRange;
-pub use replay::{Replay, ReplayError};
+pub use replay::{AtPeak, Replay, ReplayError, Totals};
 pub use request::Request;
 pub use size_index::{FreeEntry, SizeIndex};
 pub use stats::{BUCKET_COUNT, BucketStats, Stat, Stats, bucket_of};

@@ -2,6 +2,7 @@
 
 pub(crate) mod buddy;
 pub(crate) mod pages;
+pub(crate) mod torch;
 pub(crate) mod whole;
 
 use std::fmt;

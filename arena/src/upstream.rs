@@ -41,4 +41,35 @@ pub trait Upstream: Send {
     /// [`MapError`] with the bytes that were unmapped, from the start of the range; the rest
     /// is still mapped.
     fn unmap(&mut self, range: AddressRange) -> Result<(), MapError>;
+
+    /// Whether memory is had in *handles*: each successful [`map`](Self::map) makes one, which can only
+    /// be unmapped whole. Otherwise any page can be unmapped by itself.
+    fn maps_handles(&self) -> bool {
+        false
+    }
+
+    /// Moves the memory behind `from`, all of which is mapped, to `to`, none of which is: where memory
+    /// is had in handles, a handle. What was written there is lost.
+    ///
+    /// # Errors
+    /// [`MapError`]; then `from` is unmapped, unless `completed_bytes` says how much of it still is
+    /// mapped, from its end, and `to` is not mapped.
+    fn relocate(&mut self, from: AddressRange, to: AddressRange) -> Result<(), MapError> {
+        self.unmap(from)
+            .map_err(|error| MapError { completed_bytes: from.len - error.completed_bytes, ..error })?;
+        self.map(to).map_err(|error| MapError { completed_bytes: 0, ..error })
+    }
+
+    /// Notes that a block ended that work may still use which is queued already. Its memory serves
+    /// work that is queued later at once; it cannot be unmapped before that work is done.
+    fn note_freed(&mut self, range: AddressRange) {
+        let _ = range;
+    }
+
+    /// Whether no work that is queued still uses a part of `range` where blocks have ended. Asks,
+    /// and never waits.
+    fn is_idle(&mut self, range: AddressRange) -> bool {
+        let _ = range;
+        true
+    }
 }

@@ -1,7 +1,6 @@
 //! `mempool`: tools for recorded allocation traces.
 
-mod replay;
-mod trace_file;
+mod replay_command;
 
 use std::process::ExitCode;
 
@@ -20,13 +19,14 @@ enum Command {
     /// Replay traces through a placement policy and report what each would have needed.
     ///
     /// A trace has one event a line, `op,id,bytes,stream`: `a` allocates, `f` frees, `c` says that
-    /// a free has completed, `s` ends a step. It may be compressed with gzip.
-    Replay(replay::Args),
+    /// a free has completed, `s` ends a step. PyTorch's snapshots, RMM's logs and STAlloc's recordings
+    /// are read too. Each may be compressed with gzip.
+    Replay(replay_command::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Args::parse().command {
-        Command::Replay(args) => replay::run(&args),
+        Command::Replay(args) => replay_command::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,114 +1,107 @@
-//! `mempool replay`: what a policy would have needed for a recorded run.
+//! What a policy would have needed for a recorded run.
 
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
-use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressStyle};
 use mempool_pools::arena::trace::Event;
 use mempool_pools::arena::{
-    Arena, Buddy, BuddyOptions, Pages, PagesOptions, Placement, Replay, SimulatedUpstream,
+    BUCKET_COUNT, BucketStats, Conf, ConfError, CostModel, PolicyName, Replay, ReplayError, Setting,
+    SimulatedUpstream,
 };
 use serde::Serialize;
+use thiserror::Error;
 
-use crate::trace_file;
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// The traces.
-    #[arg(required = true)]
-    traces: Vec<PathBuf>,
-    /// How blocks are placed; may be given more than once.
-    #[arg(long, value_enum, default_values_t = [Policy::Pages])]
-    policy: Vec<Policy>,
-    /// Keep mapped memory at or below this many bytes.
-    #[arg(long, value_name = "BYTES")]
-    limit: Option<usize>,
-    /// Print one JSON object a trace and policy instead of a table.
-    #[arg(long)]
-    json: bool,
+/// How a trace is replayed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Options {
+    /// The policy and its options.
+    pub conf: Conf,
+    /// The device's memory, if it has an end.
+    pub limit_bytes: Option<usize>,
+    /// Queued work uses a freed block until so many operations later.
+    pub lag: u64,
+    /// What mapping takes.
+    pub costs: CostModel,
+    /// Whether the smallest device is looked for on which the trace completes.
+    pub min_capacity: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Policy {
-    /// Best fit in virtual ranges whose pages are mapped where they are needed.
-    Pages,
-    /// Blocks of powers of two, split in halves.
-    Buddy,
+/// A replay that failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The options make no sense.
+    #[error(transparent)]
+    Conf(#[from] ConfError),
+    /// The trace, or the policy on it.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
 }
 
-/// What a policy needed for a trace.
-#[derive(Debug, Serialize)]
-struct Report {
-    trace: String,
-    policy: String,
-    steps: u64,
-    allocations: u64,
-    peak_requested_bytes: usize,
-    peak_allocated_bytes: usize,
-    peak_reserved_bytes: usize,
+/// What a policy needed for a trace. Sizes are bytes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Name of the trace.
+    pub trace: String,
+    /// Name of the policy.
+    pub policy: String,
+    /// Steps that the trace marks.
+    pub steps: u64,
+    /// Allocations.
+    pub allocations: u64,
+    /// The most that was asked for at once.
+    pub peak_requested_bytes: usize,
+    /// The most that blocks took at once.
+    pub peak_allocated_bytes: usize,
+    /// The most that was mapped at once.
+    pub peak_reserved_bytes: usize,
     /// 1 - peak requested / peak reserved.
-    fragmentation: f64,
-    map_calls: u64,
-    hit_rate: f64,
-    ns_per_op: f64,
+    pub fragmentation: f64,
+    /// 1 - requested / allocated, when the most was mapped.
+    pub internal_fragmentation: f64,
+    /// 1 - largest free block / free bytes, when the most was mapped.
+    pub external_fragmentation: f64,
+    /// Handles that were mapped, the moved ones included.
+    pub map_calls: u64,
+    /// Pages that went from one place to another.
+    pub moved_pages: u64,
+    /// What mapping, moving and unmapping would have taken, in microseconds.
+    pub mapping_us: f64,
+    /// Mean time of the bookkeeping for an allocation or a free, in nanoseconds.
+    pub ns_per_op: f64,
+    /// 99.9% of them took no longer.
+    pub ns_p999: f64,
+    /// The slowest.
+    pub ns_max: f64,
+    /// Share of allocations served from memory that was mapped already.
+    pub hit_rate: f64,
+    /// The smallest device on which the trace completes, if that was asked for.
+    pub min_capacity_bytes: Option<usize>,
+    /// Hits and misses by size: bucket `k` has requests of `[2^k, 2^(k+1))` bytes.
+    #[serde(skip)]
+    pub buckets: [BucketStats; BUCKET_COUNT],
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let bar = ProgressBar::new(0);
-    bar.set_style(ProgressStyle::with_template("{bar:40} {msg}")?);
-    if !args.json {
-        println!(
-            "{:<22} {:<7} {:>6} {:>9} {:>14} {:>14} {:>8} {:>9} {:>8} {:>8}",
-            "trace",
-            "policy",
-            "steps",
-            "allocs",
-            "requested MiB",
-            "reserved MiB",
-            "frag",
-            "map calls",
-            "hits",
-            "ns/op"
-        );
-    }
-    for path in &args.traces {
-        bar.set_position(0);
-        bar.set_length(std::fs::metadata(path).map_or(0, |file| file.len()));
-        bar.set_message(format!("reading {}", path.display()));
-        let events = trace_file::read(path, &bar)?;
-        for policy in &args.policy {
-            bar.set_position(0);
-            bar.set_length(events.len() as u64);
-            bar.set_message(format!("replaying {}", path.display()));
-            let report = replay(path, *policy, args.limit, &events, &bar)
-                .with_context(|| format!("replaying {}", path.display()))?;
-            bar.suspend(|| print(&report, args.json))?;
-        }
-    }
-    bar.finish_and_clear();
-    Ok(())
-}
+/// The unit of what can be mapped.
+const PAGE_BYTES: usize = 2 << 20;
+/// Address space of a range: policies that have one range for each kind of request never need a second.
+const RANGE_BYTES: usize = 1 << (if usize::BITS == 64 { 38 } else { 26 });
+/// What sizes are rounded to, as CUDA's own calls do, twice.
+const GRANULE_BYTES: usize = 512;
 
-fn placement(policy: Policy, limit_bytes: Option<usize>) -> Result<Box<dyn Placement>> {
-    Ok(match policy {
-        Policy::Pages => Box::new(Pages::new(PagesOptions { limit_bytes, ..PagesOptions::default() })?),
-        Policy::Buddy => Box::new(Buddy::new(BuddyOptions { limit_bytes, ..BuddyOptions::default() })?),
-    })
-}
-
-fn replay(
-    path: &Path,
-    policy: Policy,
-    limit: Option<usize>,
+/// Replays a trace. `advanced` is told now and then of how many events were done.
+///
+/// # Errors
+/// [`Error`]; among others when the device's memory does not suffice.
+pub fn replay(
+    name: &str,
     events: &[Event],
-    bar: &ProgressBar,
-) -> Result<Report> {
-    /// Events between two looks at the progress bar, which costs as much as some of them.
+    options: &Options,
+    mut advanced: impl FnMut(usize),
+) -> Result<Report, Error> {
+    /// Events between two calls of `advanced`, which may cost as much as some of them.
     const PART: usize = 1 << 16;
-    let upstream = SimulatedUpstream::builder().build();
-    let mut replay = Replay::new(Arena::from_boxed(placement(policy, limit)?, upstream));
+    let capacity = options.limit_bytes.unwrap_or(usize::MAX);
+    let mut replay = new_replay(options, capacity)?;
     let mut nanoseconds = 0;
     for part in events.chunks(PART) {
         let start = Instant::now();
@@ -116,43 +109,111 @@ fn replay(
             replay.apply(event)?;
         }
         nanoseconds += start.elapsed().as_nanos();
-        bar.inc(part.len() as u64);
+        advanced(part.len());
     }
-    let stats = replay.stats();
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let (stats, totals, at_peak) = (replay.stats(), replay.totals(), replay.at_peak());
+    let counters = replay.upstream().counters();
+    let operations = events.iter().filter(|event| is_operation(event)).count();
+    let (ns_p999, ns_max) = tail(events, options, capacity)?;
     Ok(Report {
-        trace: name.trim_end_matches(".gz").trim_end_matches(".csv").to_owned(),
-        policy: replay.arena().placement().name().to_owned(),
+        trace: name.to_owned(),
+        policy: options.conf.policy().to_string(),
         steps: replay.step_count(),
         allocations: stats.blocks.total_allocated,
-        peak_requested_bytes: stats.requested.peak,
-        peak_allocated_bytes: stats.allocated.peak,
-        peak_reserved_bytes: stats.reserved.peak,
-        fragmentation: stats.run_fragmentation(),
-        map_calls: stats.map_calls,
+        peak_requested_bytes: totals.requested.peak,
+        peak_allocated_bytes: totals.allocated.peak,
+        peak_reserved_bytes: totals.reserved.peak,
+        fragmentation: replay.fragmentation(),
+        internal_fragmentation: at_peak.internal_fragmentation(),
+        external_fragmentation: at_peak.external_fragmentation(),
+        map_calls: counters.map_calls,
+        moved_pages: counters.relocated_pages,
+        mapping_us: replay.upstream().mapping_us(),
+        ns_per_op: nanoseconds as f64 / operations.max(1) as f64,
+        ns_p999,
+        ns_max,
         hit_rate: stats.hit_rate(),
-        ns_per_op: nanoseconds as f64 / events.len().max(1) as f64,
+        min_capacity_bytes: match options.min_capacity {
+            true => Some(min_capacity(events, options, totals.requested.peak, totals.reserved.peak)?),
+            false => None,
+        },
+        buckets: *stats.buckets,
     })
 }
 
-fn print(report: &Report, json: bool) -> Result<()> {
-    if json {
-        println!("{}", serde_json::to_string(report)?);
-        return Ok(());
+fn new_replay(options: &Options, capacity_bytes: usize) -> Result<Replay<'_>, ConfError> {
+    let upstream = SimulatedUpstream::builder()
+        .page_bytes(PAGE_BYTES)
+        .capacity_bytes(capacity_bytes)
+        .handles(options.conf.policy() != PolicyName::Buddy)
+        .costs(options.costs.clone())
+        .lag(options.lag)
+        .build();
+    let setting = Setting { granule_bytes: GRANULE_BYTES, limit_bytes: None, range_bytes: RANGE_BYTES };
+    // Options that make no sense are found before the first allocation.
+    options.conf.placement(setting)?;
+    let make = move || match options.conf.placement(setting) {
+        Ok(placement) => Ok(placement),
+        Err(ConfError::Refused(error)) => Err(error),
+        Err(other) => unreachable!("checked above: {other}"),
+    };
+    Ok(Replay::new(upstream, make))
+}
+
+fn is_operation(event: &Event) -> bool {
+    matches!(event, Event::Allocate { .. } | Event::Free { .. })
+}
+
+/// The time below which 99.9% of all operations stay, and that of the slowest, in nanoseconds: each is
+/// timed by itself, in a run of its own.
+fn tail(events: &[Event], options: &Options, capacity_bytes: usize) -> Result<(f64, f64), Error> {
+    let mut replay = new_replay(options, capacity_bytes)?;
+    let mut times = Vec::with_capacity(events.len());
+    for &event in events {
+        let start = Instant::now();
+        replay.apply(event)?;
+        let elapsed = start.elapsed().as_nanos() as f64;
+        if is_operation(&event) {
+            times.push(elapsed);
+        }
     }
-    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
-    println!(
-        "{:<22} {:<7} {:>6} {:>9} {:>14.1} {:>14.1} {:>7.2}% {:>9} {:>7.2}% {:>8.1}",
-        report.trace,
-        report.policy,
-        report.steps,
-        report.allocations,
-        mib(report.peak_requested_bytes),
-        mib(report.peak_reserved_bytes),
-        100.0 * report.fragmentation,
-        report.map_calls,
-        100.0 * report.hit_rate,
-        report.ns_per_op,
-    );
-    Ok(())
+    if times.is_empty() {
+        return Ok((0.0, 0.0));
+    }
+    // Reading the clock takes time, which is not the policy's.
+    let mut empty: Vec<f64> = (0..1001).map(|_| Instant::now().elapsed().as_nanos() as f64).collect();
+    empty.sort_by(f64::total_cmp);
+    let clock = empty[empty.len() / 2];
+    let at = (times.len() * 999 / 1000).min(times.len() - 1);
+    let (_, p999, _) = times.select_nth_unstable_by(at, f64::total_cmp);
+    let p999 = *p999;
+    let slowest = times.iter().copied().fold(0.0, f64::max);
+    Ok(((p999 - clock).max(0.0), (slowest - clock).max(0.0)))
+}
+
+/// The smallest device on which the trace completes, to a page: at least what is live at most, and at
+/// most what the policy takes when it may.
+fn min_capacity(
+    events: &[Event],
+    options: &Options,
+    live_bytes: usize,
+    reserved_bytes: usize,
+) -> Result<usize, Error> {
+    let completes = |pages: usize| -> Result<bool, Error> {
+        let mut replay = new_replay(options, pages * PAGE_BYTES)?;
+        for &event in events {
+            match replay.apply(event) {
+                Ok(()) => {}
+                Err(ReplayError::Refused { .. }) => return Ok(false),
+                Err(other) => return Err(other.into()),
+            }
+        }
+        Ok(true)
+    };
+    let (mut low, mut high) = (live_bytes.div_ceil(PAGE_BYTES), reserved_bytes.div_ceil(PAGE_BYTES));
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if completes(middle)? { high = middle } else { low = middle + 1 }
+    }
+    Ok(high * PAGE_BYTES)
 }

@@ -1,10 +1,10 @@
 use super::{Replay, ReplayError};
 use crate::trace::Event;
-use crate::{Arena, Pages, PagesOptions, SimulatedUpstream};
+use crate::{Pages, PagesOptions, SimulatedUpstream};
 
-fn replay(capacity_bytes: usize) -> Replay<SimulatedUpstream, Pages> {
+fn replay(capacity_bytes: usize) -> Replay<'static> {
     let upstream = SimulatedUpstream::builder().capacity_bytes(capacity_bytes).build();
-    Replay::new(Arena::new(Pages::new(PagesOptions::default()).unwrap(), upstream))
+    Replay::new(upstream, || Ok(Box::new(Pages::new(PagesOptions::default())?)))
 }
 
 fn allocate(id: u64, size_bytes: usize) -> Event {
@@ -23,7 +23,7 @@ fn a_replay_counts_what_the_trace_does() {
         replay.apply(Event::StepEnd { step }).unwrap();
     }
     assert_eq!((replay.event_count(), replay.step_count()), (18, 3));
-    assert_eq!(replay.stats().requested.peak, (5 << 20) + 100);
+    assert_eq!(replay.totals().requested.peak, (5 << 20) + 100);
     assert_eq!(replay.stats().requested.current, 0);
     assert_eq!(replay.stats().misses, 2);
 }
@@ -37,4 +37,21 @@ fn events_that_contradict_the_trace_are_errors_with_their_number() {
     let refused = replay.apply(allocate(2, 5 << 20)).unwrap_err();
     assert!(matches!(refused, ReplayError::Refused { event: 2, .. }), "{refused}");
     replay.apply(Event::Free { id: 1 }).unwrap();
+}
+
+#[test]
+fn streams_share_a_device_and_no_block() {
+    let mut replay = replay(8 << 20);
+    let on = |id, stream| Event::Allocate { id, size_bytes: 3 << 20, stream };
+    replay.apply(on(1, 7)).unwrap();
+    replay.apply(Event::Free { id: 1 }).unwrap();
+    // Another stream has no use for what the first keeps.
+    replay.apply(on(2, 8)).unwrap();
+    assert_eq!((replay.totals().reserved.current, replay.stats().misses), (8 << 20, 2));
+    // Until nothing else is left.
+    replay.apply(on(3, 8)).unwrap();
+    assert_eq!(replay.totals().reserved.current, 6 << 20);
+    assert_eq!(replay.totals().reserved.peak, 8 << 20);
+    assert_eq!(replay.at_peak().requested_bytes, 3 << 20);
+    assert!(replay.placements().all(|(_, placement)| placement.validate().is_ok()));
 }

@@ -4,8 +4,9 @@
 //! range with mapped pages is a [`UpstreamError::Misuse`], so a test that runs on it also
 //! tests the discipline of the placement above.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
+use crate::cost::CostModel;
 use crate::error::{MapError, UpstreamError};
 use crate::page_map::PageMap;
 use crate::range::AddressRange;
@@ -29,6 +30,12 @@ pub struct SimulatedCounters {
     pub mapped_pages: u64,
     /// Pages unmapped over the run.
     pub unmapped_pages: u64,
+    /// Calls of `relocate`.
+    pub relocate_calls: u64,
+    /// Pages that went from one place to another.
+    pub relocated_pages: u64,
+    /// Times that memory was unmapped which work still used: a driver would have waited.
+    pub waits: u64,
 }
 
 /// Addresses without memory.
@@ -46,6 +53,13 @@ pub struct SimulatedUpstream {
     fail_reserves: Vec<u64>,
     fail_releases: Vec<u64>,
     partial_pages: usize,
+    /// The lengths of the handles by where they are mapped, where memory is had in handles.
+    handles: Option<BTreeMap<usize, usize>>,
+    costs: CostModel,
+    mapping_us: f64,
+    lag: u64,
+    clock: u64,
+    in_flight: VecDeque<(AddressRange, u64)>,
 }
 
 /// Options of a [`SimulatedUpstream`].
@@ -54,9 +68,34 @@ pub struct SimulatedBuilder {
     page_bytes: usize,
     capacity_bytes: usize,
     address_space_bytes: usize,
+    handles: bool,
+    costs: CostModel,
+    lag: u64,
 }
 
 impl SimulatedBuilder {
+    /// Whether each call of `map` makes a handle, which can only be unmapped whole, as on a CUDA device.
+    #[must_use]
+    pub fn handles(mut self, enabled: bool) -> Self {
+        self.handles = enabled;
+        self
+    }
+
+    /// What calls take; [`CostModel::default`] unless set.
+    #[must_use]
+    pub fn costs(mut self, costs: CostModel) -> Self {
+        self.costs = costs;
+        self
+    }
+
+    /// Queued work uses a freed block until this many operations later
+    /// ([`advance`](SimulatedUpstream::advance)); 0 unless set.
+    #[must_use]
+    pub fn lag(mut self, operations: u64) -> Self {
+        self.lag = operations;
+        self
+    }
+
     /// Bytes of a page, a power of two; 2 MiB unless set.
     #[must_use]
     pub fn page_bytes(mut self, bytes: usize) -> Self {
@@ -96,6 +135,12 @@ impl SimulatedBuilder {
             fail_reserves: Vec::new(),
             fail_releases: Vec::new(),
             partial_pages: 0,
+            handles: self.handles.then(BTreeMap::new),
+            costs: self.costs,
+            mapping_us: 0.0,
+            lag: self.lag,
+            clock: 0,
+            in_flight: VecDeque::new(),
         }
     }
 }
@@ -108,6 +153,9 @@ impl SimulatedUpstream {
             page_bytes: 2 << 20,
             capacity_bytes: usize::MAX,
             address_space_bytes: 1 << (if usize::BITS == 64 { 46 } else { 30 }),
+            handles: false,
+            costs: CostModel::default(),
+            lag: 0,
         }
     }
 
@@ -164,6 +212,46 @@ impl SimulatedUpstream {
     #[must_use]
     pub fn counters(&self) -> SimulatedCounters {
         self.counters
+    }
+
+    /// What all calls would have taken, in microseconds.
+    #[must_use]
+    pub fn mapping_us(&self) -> f64 {
+        self.mapping_us
+    }
+
+    /// Notes that an operation was done: work that is queued gets on.
+    #[inline]
+    pub fn advance(&mut self) {
+        self.clock += 1;
+        while self.in_flight.front().is_some_and(|&(_, until)| until <= self.clock) {
+            self.in_flight.pop_front();
+        }
+    }
+
+    /// Waits, if work still uses a part of `range`.
+    fn wait_for(&mut self, range: AddressRange) {
+        if !self.is_idle(range) {
+            self.counters.waits += 1;
+            self.in_flight.clear();
+        }
+    }
+
+    /// Whether `range` consists of whole handles; they are forgotten then.
+    fn take_handles(&mut self, range: AddressRange) -> Result<(), UpstreamError> {
+        let Some(handles) = &mut self.handles else { return Ok(()) };
+        let inside: Vec<(usize, usize)> =
+            handles.range(range.start..range.end()).map(|(&start, &len)| (start, len)).collect();
+        let whole = inside.first().is_some_and(|&(start, _)| start == range.start)
+            && inside.last().is_some_and(|&(start, len)| start + len == range.end());
+        if !whole {
+            return Err(UpstreamError::Misuse { what: "unmap of a part of a handle", range });
+        }
+        for (start, len) in inside {
+            handles.remove(&start);
+            self.mapping_us += self.costs.of(len).unmapping_us();
+        }
+        Ok(())
     }
 
     fn pages_of(
@@ -244,7 +332,9 @@ impl Upstream for SimulatedUpstream {
             return Err(whole(UpstreamError::Misuse { what: "map of a mapped page", range }));
         }
         let room = self.capacity_bytes.saturating_sub(self.mapped_bytes);
-        let partial = (self.partial_pages * self.page_bytes).min(range.len - self.page_bytes);
+        // A handle is made whole or not at all.
+        let partial_pages = if self.handles.is_some() { 0 } else { self.partial_pages };
+        let partial = (partial_pages * self.page_bytes).min(range.len - self.page_bytes);
         let number = self.counters.map_calls;
         let failure = Self::injected(&mut self.fail_maps, number, "map", partial.min(room)).or_else(|| {
             (range.len > room).then_some(MapError {
@@ -261,6 +351,12 @@ impl Upstream for SimulatedUpstream {
         pages.set_mapped(AddressRange::new(range.start, done));
         self.mapped_bytes += done;
         self.counters.mapped_pages += (done / self.page_bytes) as u64;
+        if done > 0 {
+            self.mapping_us += self.costs.of(done).mapping_us();
+            if let Some(handles) = &mut self.handles {
+                handles.insert(range.start, done);
+            }
+        }
         failure.map_or(Ok(()), |failure| Err(MapError { completed_bytes: done, ..failure }))
     }
 
@@ -271,13 +367,61 @@ impl Upstream for SimulatedUpstream {
         if pages.mapped_page_count(range) * self.page_bytes != range.len {
             return Err(whole(UpstreamError::Misuse { what: "unmap of an unmapped page", range }));
         }
-        let partial = (self.partial_pages * self.page_bytes).min(range.len - self.page_bytes);
+        let partial_pages = if self.handles.is_some() { 0 } else { self.partial_pages };
+        let partial = (partial_pages * self.page_bytes).min(range.len - self.page_bytes);
         let number = self.counters.unmap_calls;
         let failure = Self::injected(&mut self.fail_unmaps, number, "unmap", partial);
         let done = failure.as_ref().map_or(range.len, |failure| failure.completed_bytes);
+        if done > 0 {
+            self.wait_for(range);
+            self.take_handles(range).map_err(whole)?;
+            if self.handles.is_none() {
+                self.mapping_us += self.costs.of(done).unmapping_us();
+            }
+        }
+        let pages = Self::pages_of(&mut self.ranges, range).map_err(whole)?;
         pages.set_unmapped(AddressRange::new(range.start, done));
         self.mapped_bytes -= done;
         self.counters.unmapped_pages += (done / self.page_bytes) as u64;
         failure.map_or(Ok(()), Err)
+    }
+
+    fn maps_handles(&self) -> bool {
+        self.handles.is_some()
+    }
+
+    fn relocate(&mut self, from: AddressRange, to: AddressRange) -> Result<(), MapError> {
+        let calls = self.counters;
+        let before = self.mapping_us;
+        if from.len != to.len {
+            let source = UpstreamError::Misuse { what: "a move to a place of another length", range: to };
+            return Err(MapError { completed_bytes: from.len, source });
+        }
+        self.unmap(from)
+            .map_err(|error| MapError { completed_bytes: from.len - error.completed_bytes, ..error })?;
+        self.map(to).map_err(|error| MapError { completed_bytes: 0, ..error })?;
+        // Two calls for a handle that is made once and lives on.
+        self.mapping_us = before + self.costs.of(from.len).moving_us();
+        let pages = (from.len / self.page_bytes) as u64;
+        let (mapped_pages, unmapped_pages) = (calls.mapped_pages, calls.unmapped_pages);
+        self.counters = SimulatedCounters {
+            mapped_pages,
+            unmapped_pages,
+            relocate_calls: calls.relocate_calls + 1,
+            relocated_pages: calls.relocated_pages + pages,
+            ..self.counters
+        };
+        Ok(())
+    }
+
+    fn note_freed(&mut self, range: AddressRange) {
+        if self.lag > 0 {
+            self.in_flight.push_back((range, self.clock + self.lag));
+        }
+    }
+
+    fn is_idle(&mut self, range: AddressRange) -> bool {
+        let touches = |other: &AddressRange| other.start < range.end() && range.start < other.end();
+        !self.in_flight.iter().any(|(other, _)| touches(other))
     }
 }

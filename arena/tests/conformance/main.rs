@@ -5,7 +5,8 @@ mod model;
 mod programs;
 
 use mempool_arena::{
-    Arena, Buddy, BuddyOptions, Pages, PagesOptions, Placement, Reuse, SimulatedUpstream, Whole, WholeOptions,
+    Arena, Buddy, BuddyOptions, Pages, PagesOptions, Placement, Reuse, SimulatedUpstream, Torch,
+    TorchOptions, Whole, WholeOptions,
 };
 
 /// Pages of the simulated upstream: small, so that random programs cross many of them.
@@ -28,6 +29,28 @@ fn pages(limit_bytes: Option<usize>) -> Box<dyn Placement> {
 fn buddy(limit_bytes: Option<usize>) -> Box<dyn Placement> {
     let options = BuddyOptions { granule_bytes: 256, limit_bytes, range_bytes: 1 << 20 };
     Box::new(Buddy::new(options).unwrap())
+}
+
+fn torch_with(limit_bytes: Option<usize>, expandable_segments: bool) -> Box<dyn Placement> {
+    let options = TorchOptions {
+        limit_bytes,
+        small_bytes: 1 << 15,
+        small_segment_bytes: PAGE_BYTES,
+        // Pages are those of upstream: a part of one cannot be unmapped.
+        large_segment_bytes: if expandable_segments { PAGE_BYTES } else { 2 * PAGE_BYTES },
+        expandable_segments,
+        expandable_range_bytes: 8 << 20,
+        ..TorchOptions::default()
+    };
+    Box::new(Torch::new(options).unwrap())
+}
+
+fn torch(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    torch_with(limit_bytes, false)
+}
+
+fn expandable(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    torch_with(limit_bytes, true)
 }
 
 fn whole(limit_bytes: Option<usize>, reuse: Reuse, shared_limit_bytes: usize) -> Box<dyn Placement> {
@@ -76,4 +99,6 @@ suite! {
     none:;
     simple: keeping;
     no_split: keeping;
+    torch:;
+    expandable:;
 }

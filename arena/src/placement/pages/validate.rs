@@ -131,7 +131,9 @@ impl Pages {
                         format!("free block {extent} is not in its index")
                     })?;
                 }
-                BlockState::Vacant => return Err(Violation::new(format!("{extent} is vacant"))),
+                BlockState::Unmapped | BlockState::Vacant => {
+                    return Err(Violation::new(format!("{extent} is in no state of this policy")));
+                }
             }
             (at, before, previous, id) = (extent.end(), Some(block.state), id, block.next);
         }

@@ -1,0 +1,4 @@
+//! Tools for recorded allocation traces, as functions. The program `mempool` is made of them.
+
+pub mod replay;
+pub mod trace;

@@ -1,0 +1,177 @@
+//! `mempool replay`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use mempool_cli::replay::{self, Options, Report};
+use mempool_cli::trace;
+use mempool_pools::arena::{Conf, CostModel, PolicyName};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The traces.
+    #[arg(required = true)]
+    traces: Vec<PathBuf>,
+    /// How blocks are placed: none, simple, buddy, torch, expandable or pages. May be given more than
+    /// once, or as `all`.
+    #[arg(long, value_name = "POLICY")]
+    policy: Vec<String>,
+    /// Options of the policy, as `key:value,...`.
+    #[arg(long, default_value = "", value_name = "OPTIONS")]
+    conf: String,
+    /// The device has this many bytes.
+    #[arg(long, value_name = "BYTES")]
+    limit: Option<usize>,
+    /// Work that is queued uses a freed block until this many operations later.
+    #[arg(long, default_value_t = 0, value_name = "OPERATIONS")]
+    lag: u64,
+    /// How long the recorded run took, to see mapping as a share of it.
+    #[arg(long, value_name = "SECONDS")]
+    duration: Option<f64>,
+    /// Find the smallest device on which the trace completes.
+    #[arg(long)]
+    min_capacity: bool,
+    /// A JSON file with what mapping takes.
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
+    /// Show hits by size.
+    #[arg(long)]
+    buckets: bool,
+    /// Print one JSON object a trace and policy instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if let Some(seconds) = args.duration {
+        ensure!(seconds.is_finite() && seconds > 0.0, "--duration {seconds} is not a number of seconds");
+    }
+    let costs = match &args.costs {
+        Some(path) => read_costs(path).with_context(|| format!("reading {}", path.display()))?,
+        None => CostModel::default(),
+    };
+    let confs = confs(args)?;
+    let bar = ProgressBar::new(0);
+    bar.set_style(ProgressStyle::with_template("{bar:40} {msg}")?);
+    if !args.json {
+        print_header();
+    }
+    for path in &args.traces {
+        bar.set_position(0);
+        bar.set_length(fs::metadata(path).map_or(0, |file| file.len()));
+        bar.set_message(format!("reading {}", path.display()));
+        let trace = trace::read(path, &bar).with_context(|| format!("reading {}", path.display()))?;
+        if trace.unknown_frees > 0 {
+            let count = trace.unknown_frees;
+            bar.suspend(|| eprintln!("{}: {count} frees of earlier allocations left out", path.display()));
+        }
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        let name = name.trim_end_matches(".gz").trim_end_matches(".csv").trim_end_matches(".pickle");
+        for conf in &confs {
+            bar.set_position(0);
+            bar.set_length(trace.events.len() as u64);
+            bar.set_message(format!("replaying {}", path.display()));
+            let options = Options {
+                conf: conf.clone(),
+                limit_bytes: args.limit,
+                lag: args.lag,
+                costs: costs.clone(),
+                min_capacity: args.min_capacity,
+            };
+            let report = replay::replay(name, &trace.events, &options, |events| bar.inc(events as u64))
+                .map_err(|error| anyhow!(error))
+                .with_context(|| format!("replaying {} with policy {}", path.display(), conf.policy()))?;
+            bar.suspend(|| print(&report, args))?;
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// The policies with their options.
+fn confs(args: &Args) -> Result<Vec<Conf>> {
+    let conf: Conf = args.conf.parse()?;
+    let names = match args.policy.as_slice() {
+        [] => return Ok(vec![conf]),
+        [all] if all == "all" => PolicyName::ALL.to_vec(),
+        names => names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?,
+    };
+    Ok(names.into_iter().map(|policy| conf.clone().with_policy(policy)).collect())
+}
+
+fn read_costs(path: &Path) -> Result<CostModel> {
+    let costs: CostModel = serde_json::from_reader(fs::File::open(path)?)?;
+    costs.checked().map_err(|problem| anyhow!(problem))
+}
+
+fn print_header() {
+    println!(
+        "{:<22} {:<10} {:>5} {:>8} {:>11} {:>11} {:>7} {:>8} {:>8} {:>10} {:>7} {:>7} {:>8} {:>9}",
+        "trace",
+        "policy",
+        "steps",
+        "allocs",
+        "live MiB",
+        "reserved",
+        "frag",
+        "maps",
+        "moved",
+        "mapping ms",
+        "hits",
+        "ns/op",
+        "ns 99.9%",
+        "ns max",
+    );
+}
+
+fn print(report: &Report, args: &Args) -> Result<()> {
+    if args.json {
+        println!("{}", serde_json::to_string(report)?);
+        return Ok(());
+    }
+    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+    println!(
+        "{:<22} {:<10} {:>5} {:>8} {:>11.1} {:>11.1} {:>6.2}% {:>8} {:>8} {:>10.2} {:>6.2}% {:>7.1} {:>8.0} {:>9.0}",
+        report.trace,
+        report.policy,
+        report.steps,
+        report.allocations,
+        mib(report.peak_requested_bytes),
+        mib(report.peak_reserved_bytes),
+        100.0 * report.fragmentation,
+        report.map_calls,
+        report.moved_pages,
+        report.mapping_us / 1e3,
+        100.0 * report.hit_rate,
+        report.ns_per_op,
+        report.ns_p999,
+        report.ns_max,
+    );
+    println!(
+        "  when most was reserved: {:.2}% of it in rounding, {:.2}% of what was free outside the largest block",
+        100.0 * report.internal_fragmentation,
+        100.0 * report.external_fragmentation,
+    );
+    if let Some(seconds) = args.duration {
+        println!("  mapping is {:.2}% of {seconds} s", report.mapping_us / 1e4 / seconds);
+    }
+    if let Some(bytes) = report.min_capacity_bytes {
+        let factor = bytes as f64 / report.peak_requested_bytes.max(1) as f64;
+        println!("  completes on {:.1} MiB, {factor:.3} times what was live", mib(bytes));
+    }
+    if args.buckets {
+        for (bucket, counts) in
+            report.buckets.iter().enumerate().filter(|(_, counts)| counts.hits + counts.misses > 0)
+        {
+            let rate = counts.hits as f64 / (counts.hits + counts.misses) as f64;
+            println!(
+                "  from 2^{bucket:<2} bytes {:>9} requests, hits {:>6.2}%",
+                counts.hits + counts.misses,
+                100.0 * rate
+            );
+        }
+    }
+    Ok(())
+}
