@@ -26,7 +26,8 @@ pub enum Policy {
     /// A freed block serves requests of its own size only, once rounded: what a cache in front of
     /// the driver's calls does. For comparison.
     Simple,
-    /// Nothing serves twice: each block's memory goes back when it is freed. For comparison.
+    /// Nothing serves twice: each block's memory goes back when it is freed (on a device, once the
+    /// device is idle). For comparison.
     None,
 }
 
@@ -126,7 +127,7 @@ impl MemPoolBuilder {
     }
 
     /// For a device: whether other pools may borrow this one's free memory when nothing else is
-    /// left. Not unless this says so.
+    /// left, on the stream that freed it. Not unless this says so.
     pub fn use_on_oom(mut self, enabled: bool) -> Self {
         self.use_on_oom = enabled;
         self
@@ -142,7 +143,8 @@ impl MemPoolBuilder {
     }
 
     /// For a device, when debugging: whether each block lies between margins that are looked at when
-    /// it is freed, and freed memory is filled. Whoever wrote outside a block is reported on standard
+    /// it is freed, and memory that its own stream freed is filled. What is freed in a capture is not
+    /// looked at. Whoever wrote outside a block is reported on standard
     /// error and by [`PoolDevice::guard_reports`]. Each free then waits for its stream.
     pub fn guard(mut self, enabled: bool) -> Self {
         self.guard = enabled;
@@ -263,6 +265,11 @@ impl Blocks {
             Self::Whole { own_pages, reuse, .. } => Ok(Self::Whole { own_pages, segments: true, reuse }),
             Self::CutSegments => Ok(self),
         }
+    }
+
+    /// Whether each block has pages of its own.
+    pub(crate) fn own_pages(self) -> bool {
+        matches!(self, Self::Whole { own_pages: true, .. })
     }
 
     /// Whether memory is taken in segments, and not mapped page by page.

@@ -1,6 +1,8 @@
 //! Pools for CUDA devices, behind the driver's own allocation functions.
 //!
 //! This crate defines `cuMemAllocAsync`, `cuMemFreeAsync`, `cuMemAlloc_v2` and `cuMemFree_v2`.
+//! It also watches streams, events and captures begin and end (`cuStreamCreate`, `cuEventCreate`,
+//! `cuStreamBeginCapture` and their like), and lets cudarc's events serve again.
 //! The program's definitions come before those of `libcuda.so`, so everything that cudarc
 //! allocates, and candle through it, arrives here, and is served by the pool of the thread's
 //! scope or by the device's default pool. What libraries such as cuBLAS take for themselves does
@@ -62,7 +64,7 @@ pub fn device(context: &Arc<CudaContext>) -> Result<PoolDevice, PoolError> {
 /// turned it off, and for work that cudarc cannot see.
 #[must_use = "false says that the slice is not a pool's"]
 pub fn record_stream<T>(slice: &CudaSlice<T>, stream: &Arc<CudaStream>) -> bool {
-    let Ok(device) = device(stream.context()) else { return false };
+    let Ok(device) = device(slice.stream().context()) else { return false };
     // On its own stream a slice's address can be had without an order to anything.
     let (addr, _use) = slice.device_ptr(slice.stream());
     let handle = Stream(stream.cu_stream().expose_provenance());

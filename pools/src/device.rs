@@ -106,7 +106,8 @@ impl PoolDevice {
     }
 
     /// Bytes that can be had on the device without others giving anything up: what it has free,
-    /// no more than the memory fraction and the headroom leave, and what pools could give back.
+    /// no more than the memory fraction and the headroom leave, and what all pools, those that somebody
+    /// made included, could give back if they were trimmed.
     ///
     /// # Errors
     /// [`PoolError::Driver`].
@@ -147,14 +148,14 @@ impl PoolDevice {
     /// [`PoolError::Share`] for any other number.
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<(), PoolError> {
         let fraction = checked_share("memory fraction", fraction)?;
-        self.state.set_allowed(Some((self.state.total_bytes as f64 * fraction) as usize));
+        self.state.set_fraction(fraction);
         Ok(())
     }
 
     /// The share that [`set_memory_fraction`](Self::set_memory_fraction) set; 1 unless it did.
     #[must_use]
     pub fn memory_fraction(&self) -> f64 {
-        self.state.allowed_bytes() as f64 / self.state.total_bytes as f64
+        self.state.fraction()
     }
 
     /// Leaves at least this share of the device to others, between 0 and 1: pools take no new

@@ -62,7 +62,8 @@ pub struct PoolStats {
     pub bypassed_count: u64,
     /// Their bytes.
     pub bypassed_bytes: u64,
-    /// The part of `bypassed_count` that the pool's limit, or the system, had no memory for.
+    /// Requests that the pool's limit, or the system, had no memory for: on the host a part of
+    /// `bypassed_count`, on a device those that failed.
     pub overflow_count: u64,
     /// The part of `bypassed_bytes` that the pool's limit, or the system, had no memory for.
     pub overflow_bytes: u64,

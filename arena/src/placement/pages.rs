@@ -264,7 +264,23 @@ impl Pages {
                 return Some(self.place_resident(entry, request, len));
             }
         }
-        None
+        let entry = self.find_mapped_front(zone, len, align)?;
+        Some(self.place_resident(entry, request, len))
+    }
+
+    /// A sparse block whose front is mapped far enough.
+    fn find_mapped_front(&self, zone: usize, len: usize, align: usize) -> Option<FreeEntry> {
+        /// Sparse blocks that are looked at: there are few, unless memory was short.
+        const LOOKED_AT: usize = 32;
+        let pages = len / self.page_bytes;
+        self.zones[zone].sparse.iter().filter(|entry| entry.len >= len).take(LOOKED_AT).find(|entry| {
+            let block = self.blocks.get(entry.id);
+            let start = cutting::aligned_start(block.start, align);
+            let part = AddressRange::new(start, len);
+            block.extra as usize >= pages
+                && part.end() <= block.end()
+                && self.segment(block).pages.is_mapped(part)
+        })
     }
 
     fn out_of_memory(&mut self, requested_bytes: usize, source: Option<UpstreamError>) -> ArenaError {

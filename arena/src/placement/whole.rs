@@ -341,22 +341,10 @@ impl Whole {
     }
 
     /// Unmaps a chunk without live blocks, and returns how many bytes upstream took. What it did
-    /// not take stays mapped and serves nobody until the next try.
+    /// not take stays mapped; if it took a part, the rest serves nobody until the next try. The list of
+    /// free blocks is the caller's.
     fn unmap_chunk(&mut self, index: u32, upstream: &mut dyn Upstream) -> usize {
-        if self.shared == Some(index) {
-            self.shared = None;
-        }
-        let chunk = self.chunks[index as usize].as_mut().expect("it is mapped");
-        let (mapped, blocks) = (chunk.mapped, std::mem::take(&mut chunk.blocks));
-        for addr in blocks {
-            let block = self.blocks.remove(&addr).expect("a chunk's block exists");
-            if let Some(addrs) = self.free.get_mut(&block.len) {
-                addrs.retain(|&other| other != addr);
-                if addrs.is_empty() {
-                    self.free.remove(&block.len);
-                }
-            }
-        }
+        let mapped = self.chunk(index).mapped;
         let done = if mapped.is_empty() {
             0
         } else {
@@ -366,13 +354,22 @@ impl Whole {
                 Err(MapError { completed_bytes, .. }) => completed_bytes,
             }
         };
+        if done == 0 && !mapped.is_empty() {
+            return 0;
+        }
+        if self.shared == Some(index) {
+            self.shared = None;
+        }
         self.stats.reserved.decrease(done);
         self.stats.releasable_bytes -= done;
         let chunk = self.chunk_mut(index);
         chunk.mapped = AddressRange::between(mapped.start + done, mapped.end());
-        // Also one that upstream did not touch: its blocks are gone, and so it is no longer whole.
         chunk.next = chunk.range.end();
-        if chunk.mapped.is_empty() {
+        let (gone, blocks) = (chunk.mapped.is_empty(), std::mem::take(&mut chunk.blocks));
+        for addr in blocks {
+            self.blocks.remove(&addr);
+        }
+        if gone {
             let chunk = self.chunks[index as usize].take().expect("it was there");
             self.unused_chunks.push(index);
             self.release(chunk.reserved, chunk.range, upstream);
@@ -390,6 +387,12 @@ impl Whole {
                 returned += self.unmap_chunk(index, upstream);
             }
         }
+        // The free blocks of those chunks are no more.
+        let blocks = &self.blocks;
+        self.free.retain(|_, addrs| {
+            addrs.retain(|addr| blocks.contains_key(addr));
+            !addrs.is_empty()
+        });
         returned
     }
 

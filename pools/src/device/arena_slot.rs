@@ -6,7 +6,7 @@
 //! again, so a reference to one is valid for ever.
 
 use std::any::Any;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::MutexGuard;
@@ -131,6 +131,8 @@ pub(crate) struct ArenaCore {
     /// Blocks between margins, by the address that their owners know.
     pub(crate) guards: HashMap<usize, Guarded>,
     pending: VecDeque<Pending>,
+    /// The addresses of what is pending.
+    waiting: HashSet<usize>,
     requests_since_drain: u32,
 }
 
@@ -189,6 +191,7 @@ impl ArenaSlot {
             uses: HashMap::new(),
             guards: HashMap::new(),
             pending: VecDeque::new(),
+            waiting: HashSet::new(),
             requests_since_drain: 0,
         });
     }
@@ -268,7 +271,7 @@ impl ArenaCore {
     /// Whether the block was freed already and waits.
     #[inline]
     pub(crate) fn is_pending(&self, addr: usize) -> bool {
-        !self.pending.is_empty() && self.pending.iter().any(|pending| pending.addr == addr)
+        !self.waiting.is_empty() && self.waiting.contains(&addr)
     }
 
     /// Queues a freed block until what it waits for is done; `waits` comes back when no live block
@@ -277,6 +280,7 @@ impl ArenaCore {
         match self.arena.live_block(addr).filter(|_| !self.is_pending(addr)) {
             Some(block) => {
                 self.pending.push_back(Pending { addr, block, waits });
+                self.waiting.insert(addr);
                 Ok(())
             }
             None => Err(waits),
@@ -369,6 +373,7 @@ impl ArenaCore {
                 self.pending.push_back(pending);
                 continue;
             }
+            self.waiting.remove(&pending.addr);
             let uses = self.take_uses(pending.addr);
             own.end_uses_later(uses);
             let freed = self.arena.free(pending.addr);

@@ -153,26 +153,28 @@ fn free_to(platform: &'static Inner, arena: &'static ArenaSlot, addr: usize, str
     free_slowly(platform, arena, addr, stream)
 }
 
-/// The block that a pool with guards handed out as `addr`, once its margins have been looked at. The
-/// context is current.
+/// The block that a pool with guards handed out as `addr`, once its margins have been looked at; `None`
+/// for an address inside a margin. The context is current.
 fn unguard(
     platform: &'static Inner,
     device: &'static DeviceState,
     arena: &'static ArenaSlot,
     addr: usize,
     stream: Option<Stream>,
-) -> usize {
-    let (guarded, pool, owner) = {
+) -> Option<usize> {
+    let (guarded, pool, owner, used_elsewhere) = {
         let mut lock = arena.lock();
-        let Some(core) = lock.as_mut() else { return addr };
-        let Some(guarded) = core.guards.remove(&addr) else { return addr };
-        (guarded, core.pool, core.owner)
+        let Some(core) = lock.as_mut() else { return Some(addr) };
+        let Some(guarded) = core.guards.remove(&addr) else {
+            return Some(addr).filter(|addr| !core.guards.contains_key(&(addr + MARGIN_BYTES)));
+        };
+        (guarded, core.pool, core.owner, core.is_used_elsewhere(addr - MARGIN_BYTES))
     };
     let start = addr - MARGIN_BYTES;
     let (stream, id) = match stream.map(|stream| (stream, platform.resolve(stream))) {
         Some((stream, Some(Resolved::Running(_, id)))) => (stream, Some(id)),
         // In a capture nothing may be waited for.
-        Some(_) => return start,
+        Some(_) => return Some(start),
         None => (Stream::LEGACY, None),
     };
     let in_order = id.is_some_and(|id| owner == Owner::Stream(id));
@@ -181,10 +183,11 @@ fn unguard(
     if readable && let Some(report) = guard::inspect(device, &pool.name(), addr, guarded.bytes, stream) {
         guard::keep(&mut device.guard_reports.lock(), report);
     }
-    if in_order {
+    // Who was declared to use the block may read it yet.
+    if in_order && !used_elsewhere {
         guard::poison(device, addr, guarded.bytes, stream);
     }
-    start
+    Some(start)
 }
 
 /// Ends a block that nothing but its owner's earlier work uses, and its pool, if it was the last.
@@ -221,7 +224,7 @@ fn free_slowly(
     let Some(device) = arena.lock().as_ref().map(|core| core.pool.device) else { return Free::Unknown };
     // A default stream is meant to be the block's device's, whichever context is current.
     let freed = device.with_context(|| {
-        let addr = unguard(platform, device, arena, addr, stream);
+        let Some(addr) = unguard(platform, device, arena, addr, stream) else { return Free::Unknown };
         match stream {
             None => free_after_everything(device, arena, addr),
             Some(stream) => match platform.capture_state(stream) {

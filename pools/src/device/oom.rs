@@ -1,8 +1,9 @@
 //! What happens when memory is short, and what is told when nothing helped.
 
+use std::cell::RefCell;
 use std::fmt;
 
-use mempool_arena::{ArenaError, Request};
+use mempool_arena::{ArenaError, Request, UpstreamError};
 
 use crate::device::arena_slot::ArenaCore;
 use crate::device::entry::Call;
@@ -123,8 +124,8 @@ pub(crate) fn make_room(
 ) -> Option<usize> {
     let device = pool.device;
     let default = device.default_pool();
-    let mut refused = refused;
-    let mut again = |wait: bool| -> Option<usize> {
+    let refused = RefCell::new(refused);
+    let again = |wait: bool| -> Option<usize> {
         let placed = pool.with_arena(call, |core| {
             match call.waitable() {
                 Some(stream) if wait => core.drain_behind(stream),
@@ -135,7 +136,7 @@ pub(crate) fn make_room(
         match placed.ok()? {
             Ok(placed) => Some(placed.addr),
             Err(error) => {
-                refused = error;
+                refused.replace(error);
                 None
             }
         }
@@ -151,16 +152,25 @@ pub(crate) fn make_room(
     {
         return Some(addr);
     }
-    device.sweep();
-    if !std::ptr::eq(pool, default) {
-        default.trim(usize::MAX);
+    // A pool at its own limit gains nothing by what others give up.
+    let at_limit = || is_at_limit(pool, &refused.borrow());
+    if !at_limit() {
+        device.sweep();
+        for other in device.pools() {
+            // What a pool still keeps whose last handle is gone is nobody's to keep.
+            if !std::ptr::eq(other, pool) && (std::ptr::eq(other, default) || other.is_retired()) {
+                other.trim(usize::MAX);
+            }
+        }
+        if let Some(addr) = again(true) {
+            return Some(addr);
+        }
     }
-    if let Some(addr) = again(true) {
-        return Some(addr);
-    }
-    // Pools that lend.
+    // Pools that lend. A pool whose blocks have pages of their own takes none that share theirs.
     for lender in device.pools() {
         if !std::ptr::eq(lender, pool)
+            && !at_limit()
+            && (!pool.has_own_pages() || lender.has_own_pages())
             && lender.is_used_on_oom()
             && let Some(addr) = borrow(lender, call, request)
         {
@@ -177,8 +187,19 @@ pub(crate) fn make_room(
             return Some(addr);
         }
     }
-    device.note_oom(report(pool, request, &refused));
+    device.note_oom(report(pool, request, &refused.borrow()));
     None
+}
+
+/// Whether it is the pool's own limit that refused.
+fn is_at_limit(pool: &PoolSlot, refused: &ArenaError) -> bool {
+    let limit = pool.limit_bytes();
+    let ArenaError::OutOfMemory { source: Some(UpstreamError::Exhausted { capacity_bytes, .. }), .. } =
+        refused
+    else {
+        return false;
+    };
+    limit < pool.device.allowed_bytes() && *capacity_bytes == limit
 }
 
 /// A block on memory that a pool marked `use_on_oom` has free in the caller's order.

@@ -50,6 +50,9 @@ impl PoolSetup {
     }
 }
 
+/// So many graphs may be gone whose memory is not known to be idle before it is waited for.
+const GRAPHS_BEFORE_WAITING: usize = 64;
+
 /// See the module's text.
 pub(crate) struct PoolSlot {
     pub(crate) device: &'static DeviceState,
@@ -163,6 +166,11 @@ impl PoolSlot {
         self.use_on_oom.load(Ordering::Relaxed) && !self.retired.load(Ordering::Acquire)
     }
 
+    /// Whether each of its blocks has pages of its own.
+    pub(crate) fn has_own_pages(&self) -> bool {
+        self.core.lock().as_ref().is_some_and(|core| core.blocks.own_pages())
+    }
+
     pub(crate) fn limit_bytes(&self) -> usize {
         self.limit_bytes.load(Ordering::Relaxed)
     }
@@ -245,8 +253,8 @@ impl PoolSlot {
     /// Serves a request with margins around the block.
     #[cold]
     fn allocate_guarded(&'static self, call: &Call, bytes: usize) -> Allocation {
-        let Some(padded) = bytes.checked_add(2 * MARGIN_BYTES) else { return Allocation::OutOfMemory };
-        let placed = self.place(call, padded);
+        // A size that overflows is refused as any that no memory has.
+        let placed = self.place(call, bytes.saturating_add(2 * MARGIN_BYTES));
         let Allocation::Block(start) = placed else { return placed };
         let addr = start + MARGIN_BYTES;
         // The block may be another pool's, which lent it.
@@ -332,6 +340,7 @@ impl PoolSlot {
         let arena = match found.or_else(|| self.adopt(core, call)) {
             Some(arena) => arena,
             None => {
+                self.end_arenas_of_graphs(core, false);
                 let placement = self.placement(core.blocks)?;
                 let segments = core.blocks.in_segments();
                 let arena = self.device.platform.take_arena()?;
@@ -343,6 +352,31 @@ impl PoolSlot {
         };
         thread_cache::remember_arena(self, core.id, call.owner, arena);
         Ok(arena)
+    }
+
+    /// Gives back what graphs held that are gone, and their arenas. The context is current.
+    fn end_arenas_of_graphs(&self, core: &mut PoolCore, may_wait: bool) {
+        for wait in [false, true] {
+            let (mut gone, mut waiting) = (0, 0);
+            for &(_, arena) in core.arenas.iter().filter(|(owner, _)| matches!(owner, Owner::Capture(..))) {
+                let mut guard = arena.lock();
+                let Some(ended) = guard.as_mut().filter(|ended| !ended.serves_graph()) else { continue };
+                gone += 1;
+                ended.drain();
+                ended.set_aside(usize::MAX);
+                ended.arena.upstream_mut().flush();
+                ended.set_aside(0);
+                waiting += usize::from(ended.arena.upstream().has_set_aside());
+            }
+            if gone > waiting {
+                self.end_empty_arenas(core);
+            }
+            // A graph's last launch may run yet. It is waited for when many graphs have gone.
+            let many = waiting >= GRAPHS_BEFORE_WAITING;
+            if wait || !may_wait || !many || !self.device.synchronize() {
+                return;
+            }
+        }
     }
 
     fn placement(&self, blocks: Blocks) -> Result<Box<dyn Placement>, PoolError> {
@@ -482,9 +516,10 @@ impl PoolSlot {
     /// Keeps the device's pools below the threshold by giving free pages back before new ones are taken.
     fn collect_garbage(&'static self, call: &Call, bytes: usize) {
         let share = f64::from_bits(self.garbage_collection_threshold.load(Ordering::Relaxed));
-        if share == 0.0 || call.waitable().is_none() {
+        if share == 0.0 || (call.waitable().is_none() && call.owner != Owner::Synchronous) {
             return;
         }
+        let bytes = bytes.checked_next_multiple_of(self.device.unit_bytes()).unwrap_or(bytes);
         let most = (self.device.allowed_bytes().min(self.limit_bytes()) as f64 * share) as usize;
         let over = self.held_bytes().saturating_add(bytes).saturating_sub(most);
         if over > 0 {
@@ -607,6 +642,9 @@ impl PoolSlot {
         if let Some(core) = self.core.lock().as_mut() {
             core.last_step = now - core.at_step_start;
             core.at_step_start = now;
+            if core.arenas.iter().any(|(owner, _)| matches!(owner, Owner::Capture(..))) {
+                self.device.with_context(|| self.end_arenas_of_graphs(core, true));
+            }
         }
         let threshold = self.release_threshold_bytes.load(Ordering::Relaxed);
         if threshold != usize::MAX {

@@ -13,6 +13,7 @@ use crate::device::guard::GuardReport;
 use crate::device::oom::OomReport;
 use crate::device::platform::{Inner, next_device_id};
 use crate::device::pool_slot::{GraphToken, PoolSetup, PoolSlot};
+use crate::device::upstream::SEGMENT_UNIT_BYTES;
 use crate::error::PoolError;
 use crate::lock::Lock;
 use crate::registry;
@@ -37,6 +38,8 @@ pub(crate) struct DeviceState {
     pub(crate) physical: AtomicUsize,
     /// Bytes that they may hold, by the memory fraction.
     allowed: AtomicUsize,
+    /// The share that `allowed` was computed from, as bits of an `f64`.
+    fraction: AtomicU64,
     /// Bytes of the device that pools leave free.
     headroom: AtomicUsize,
     /// What became free before this number was reached ...
@@ -85,6 +88,7 @@ impl DeviceState {
             events: Lock::new(Vec::new()),
             physical: AtomicUsize::new(0),
             allowed: AtomicUsize::new(NO_LIMIT),
+            fraction: AtomicU64::new(1_f64.to_bits()),
             headroom: AtomicUsize::new(0),
             epoch: AtomicU64::new(1),
             idle_before: AtomicU64::new(1),
@@ -130,6 +134,11 @@ impl DeviceState {
     /// The policy that a pool gets when none is asked for.
     pub(crate) fn default_policy(&self) -> Policy {
         if self.page_bytes.is_some() { Policy::Pages } else { Policy::Segments }
+    }
+
+    /// The unit in which pools take memory.
+    pub(crate) fn unit_bytes(&self) -> usize {
+        self.page_bytes.unwrap_or(SEGMENT_UNIT_BYTES)
     }
 
     /// How the default pool's blocks are placed.
@@ -247,8 +256,13 @@ impl DeviceState {
         self.allowed.load(Ordering::Relaxed).min(self.total_bytes)
     }
 
-    pub(crate) fn set_allowed(&self, bytes: Option<usize>) {
-        self.allowed.store(bytes.unwrap_or(NO_LIMIT), Ordering::Relaxed);
+    pub(crate) fn set_fraction(&self, fraction: f64) {
+        self.allowed.store((self.total_bytes as f64 * fraction) as usize, Ordering::Relaxed);
+        self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn fraction(&self) -> f64 {
+        f64::from_bits(self.fraction.load(Ordering::Relaxed))
     }
 
     pub(crate) fn headroom_bytes(&self) -> usize {

@@ -45,7 +45,7 @@ pub(crate) struct DeviceUpstream {
 }
 
 /// The unit of segments where memory is not mapped.
-const SEGMENT_UNIT_BYTES: usize = 2 << 20;
+pub(crate) const SEGMENT_UNIT_BYTES: usize = 2 << 20;
 
 impl DeviceUpstream {
     pub(crate) fn new(
@@ -251,7 +251,9 @@ impl Upstream for DeviceUpstream {
         // Withdrawn first: once it is free, the driver may give the same addresses to another arena.
         self.withdraw_segment(range);
         // The driver waits for the work that uses a segment before it ends it.
-        if let Err(error) = self.device.platform.driver.free_segment(range.start) {
+        let freed = self.device.with_context(|| self.device.platform.driver.free_segment(range.start));
+        let no_context = DriverError { call: "cuMemFree", code: DriverError::INVALID_CONTEXT };
+        if let Err(error) = freed.unwrap_or(Err(no_context)) {
             self.publish_segment(range);
             return Err(refused(error, range.len));
         }

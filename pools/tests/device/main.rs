@@ -10,5 +10,6 @@ mod guards;
 mod program;
 mod pytorch;
 mod random;
+mod shortage;
 
 mod world;

@@ -1,6 +1,6 @@
 //! A program on a simulated machine.
 
-use mempool_pools::device::simulated::{Access, Simulator, SimulatorBuilder};
+use mempool_pools::device::simulated::{Access, CaptureMode, Graph, Simulator, SimulatorBuilder};
 use mempool_pools::device::{Allocation, Free, Platform, PoolDevice, Stream};
 
 /// A simulated machine with pools, and a program on it that keeps the books the simulator needs.
@@ -48,6 +48,24 @@ impl Machine {
     pub fn check(&self) {
         assert_eq!(self.simulator.violations(), []);
         self.device.default_pool().validate().expect("the default pool is in order");
+    }
+
+    /// Begins a capture of this thread's own mode.
+    pub fn begin_capture(&self, stream: Stream) {
+        assert!(self.platform.capture_begins(stream), "the stream is known");
+        self.simulator.begin_capture(stream, CaptureMode::ThreadLocal).expect("a capture begins");
+    }
+
+    /// Ends a capture that nothing has broken.
+    pub fn end_capture(&self, stream: Stream) -> Graph {
+        let graph = self.simulator.end_capture(stream);
+        self.platform.capture_ends(stream);
+        graph.expect("nothing ended the capture")
+    }
+
+    /// A machine with this much memory.
+    pub fn small(mib: usize) -> Self {
+        Self::with(Simulator::builder().capacity_bytes(mib * MIB))
     }
 
     pub fn device_free(&self) -> usize {
