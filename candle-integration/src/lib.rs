@@ -36,6 +36,8 @@ mod pool;
 pub use cuda::{cuda_device, record_stream};
 pub use error::{Error, Result};
 #[cfg(all(feature = "cuda", target_os = "linux"))]
+pub use mempool_pools::cuda::set_event_reuse;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use mempool_pools::device::{OomReport, PoolDevice};
 pub use mempool_pools::{
     ArenaError, BucketStats, DEFAULT_THRESHOLD_BYTES, Instrumented, Policy, PoolAllocator, PoolError,

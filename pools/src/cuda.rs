@@ -71,6 +71,8 @@ pub fn record_stream<T>(slice: &CudaSlice<T>, stream: &Arc<CudaStream>) -> bool 
     device.record_stream(addr as usize, handle, Arc::clone(stream))
 }
 
+pub use events::set_event_reuse;
+
 /// What passed by the pools.
 #[doc(hidden)]
 pub use hooks::{HookCounts, hook_counts};

@@ -29,6 +29,7 @@ fn agrees(f: impl Fn(DType) -> Result<Vec<Tensor>>) {
 }
 
 fn agrees_in(dtype: DType, f: impl Fn(DType) -> Result<Vec<Tensor>>) {
+    let _alone = crate::alone();
     let expected = without_pools(|| bits(&f(dtype).unwrap()).unwrap());
     // Models are not made for 16 bits without scaling: what overflows has to overflow in pools too.
     if dtype == DType::F32 {

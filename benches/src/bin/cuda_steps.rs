@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, result, sys};
 use candle_core::{DType, Device, Tensor};
-use candle_mempool::{MemPool, cuda_device, mark_step, without_pools};
+use candle_mempool::{MemPool, cuda_device, mark_step, set_event_reuse, without_pools};
 use candle_nn::{Linear, Module, VarBuilder, VarMap, linear};
 use candle_transformers::models::llama;
 use clap::Parser;
@@ -30,6 +30,9 @@ struct Options {
     /// The device.
     #[arg(long, default_value_t = 0)]
     device: usize,
+    /// Let cudarc's events serve again in all three, so that only allocation differs.
+    #[arg(long)]
+    share_events: bool,
 }
 
 /// How memory is had.
@@ -58,6 +61,13 @@ fn set_release_threshold(context: &CudaContext, bytes: u64) -> Result<()> {
     // SAFETY: the pool is the device's.
     unsafe { sys::cuMemPoolTrimTo(pool, 0) }.result()?;
     Ok(())
+}
+
+/// Makes the process what it is without this crate, or with it: without it cudarc's events do not
+/// serve again either.
+fn prepare(options: &Options, context: &CudaContext, kind: Kind) -> Result<()> {
+    set_event_reuse(kind == Kind::Pool || options.share_events);
+    set_release_threshold(context, if kind == Kind::Raised { u64::MAX } else { 0 })
 }
 
 /// The most that the driver's default pool held since the last call.
@@ -109,7 +119,7 @@ fn compare(
             // Another kind begins each turn.
             let at = (at + turn) % KINDS.len();
             let kind = KINDS[at];
-            set_release_threshold(&context, if kind == Kind::Raised { u64::MAX } else { 0 })?;
+            prepare(options, &context, kind)?;
             driver_peak(&context)?;
             let mut run = |steps: usize| -> Result<Duration> {
                 let start = Instant::now();
@@ -268,7 +278,7 @@ fn threads(options: &Options, count: usize, job: Job) -> Result<()> {
         for at in 0..KINDS.len() {
             let at = (at + turn) % KINDS.len();
             let kind = KINDS[at];
-            set_release_threshold(&context, if kind == Kind::Raised { u64::MAX } else { 0 })?;
+            prepare(options, &context, kind)?;
             driver_peak(&context)?;
             let start = std::sync::Barrier::new(count);
             let times: Vec<Result<Duration>> = std::thread::scope(|scope| {
@@ -384,7 +394,9 @@ fn pairs(options: &Options, device: &Device, suffix: &str) -> Result<()> {
                 })
             };
             let pooled = pool.with(candle)?;
+            set_event_reuse(options.share_events);
             let stock = without_pools(candle)?;
+            set_event_reuse(true);
             println!(
                 "| {} KiB | {} | {:.0} | {:.0} | {:.0} |",
                 bytes >> 10,

@@ -10,13 +10,21 @@
 //! lived through a capture do not serve again.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::cuda::hooks::destroy_event;
 use crate::cuda::platform;
 
 /// `CU_EVENT_DISABLE_TIMING`: the flags of the events that serve again.
 pub(crate) const DISABLE_TIMING: u32 = 2;
+
+static ENABLED: AtomicBool = AtomicBool::new(true);
+
+/// Whether cudarc's events serve again instead of being made and destroyed for each slice. They do
+/// unless this says otherwise. Those that wait to serve stay until their threads end.
+pub fn set_event_reuse(enabled: bool) {
+    ENABLED.store(enabled, Ordering::Relaxed);
+}
 
 /// Events that a thread keeps.
 const LIST_LEN: usize = 128;
@@ -86,7 +94,11 @@ fn pop(fits: impl FnOnce(u64) -> bool) -> Option<usize> {
 /// An event that served before, for a request with these flags.
 #[inline]
 pub(crate) fn reuse(flags: u32) -> Option<usize> {
-    if flags != DISABLE_TIMING || LIST.with(|list| list.len.get()) == 0 || platform()?.is_capturing() {
+    if flags != DISABLE_TIMING
+        || !ENABLED.load(Ordering::Relaxed)
+        || LIST.with(|list| list.len.get()) == 0
+        || platform()?.is_capturing()
+    {
         return None;
     }
     let tag = tag()?;
@@ -110,7 +122,7 @@ pub(crate) fn keep(event: usize) -> bool {
     }
     let kept = LIST.with(|list| {
         let len = list.len.get();
-        if len == LIST_LEN {
+        if len == LIST_LEN || !ENABLED.load(Ordering::Relaxed) {
             return false;
         }
         list.events[len].set(entry);
