@@ -11,7 +11,7 @@ use thiserror::Error;
 use crate::error::ArenaError;
 use crate::placement::Placement;
 use crate::placement::buddy::{Buddy, BuddyOptions};
-use crate::placement::pages::{Pages, PagesOptions};
+use crate::placement::pages::{Mode, Pages, PagesOptions};
 use crate::placement::torch::{Torch, TorchOptions};
 use crate::placement::whole::{Reuse, Whole, WholeOptions};
 
@@ -111,8 +111,10 @@ pub enum ConfError {
 }
 
 /// All keys.
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 8] = [
     "policy",
+    "mode",
+    "separate_lifetimes",
     "expandable_segments",
     "max_split_size_mb",
     "roundup_power2_divisions",
@@ -126,6 +128,10 @@ const KEYS: [&str; 6] = [
 pub struct Conf {
     /// `policy`.
     pub policy: Option<PolicyName>,
+    /// `mode`, of policy `pages`.
+    pub mode: Option<Mode>,
+    /// `separate_lifetimes`, of policy `pages`.
+    pub separate_lifetimes: Option<bool>,
     /// `expandable_segments`, of policy `torch`.
     pub expandable_segments: Option<bool>,
     /// `max_split_size_mb`, of policy `torch`: blocks of so many MiB and larger are not split.
@@ -189,6 +195,16 @@ impl Conf {
         let megabytes = || value.parse().ok().filter(|&mib: &usize| mib <= usize::MAX >> 20);
         match key {
             "policy" => self.policy = Some(value.parse()?),
+            "mode" => {
+                self.mode = Some(match value {
+                    "moving" => Mode::Moving,
+                    "on_pressure" => Mode::OnPressure,
+                    _ => return Err(wrong("moving or on_pressure")),
+                });
+            }
+            "separate_lifetimes" => {
+                self.separate_lifetimes = Some(flag(value).ok_or_else(|| wrong("True or False"))?);
+            }
             "expandable_segments" => {
                 self.expandable_segments = Some(flag(value).ok_or_else(|| wrong("True or False"))?);
             }
@@ -238,6 +254,15 @@ impl Conf {
     pub fn placement(&self, setting: Setting) -> Result<Box<dyn Placement>, ConfError> {
         let policy = self.policy();
         let Setting { granule_bytes, limit_bytes, range_bytes } = setting;
+        if policy != PolicyName::Pages {
+            for (given, key) in
+                [(self.mode.is_some(), "mode"), (self.separate_lifetimes.is_some(), "separate_lifetimes")]
+            {
+                if given {
+                    return Err(ConfError::NotOfPolicy { key, policy });
+                }
+            }
+        }
         if !matches!(policy, PolicyName::Torch | PolicyName::Expandable) {
             for (given, key) in [
                 (self.expandable_segments.is_some(), "expandable_segments"),
@@ -261,6 +286,8 @@ impl Conf {
                 granule_bytes,
                 limit_bytes,
                 first_range_bytes: range_bytes,
+                mode: self.mode.unwrap_or_default(),
+                separate_lifetimes: self.separate_lifetimes.unwrap_or(self.mode == Some(Mode::Moving)),
                 ..PagesOptions::default()
             })?),
             PolicyName::Buddy => {

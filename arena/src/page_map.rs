@@ -2,7 +2,8 @@
 //!
 //! A page is *mapped* when memory stands behind it, and *clean* when no block on it has ended
 //! since it was mapped, so that all its bytes outside live blocks are zero, and those of a live
-//! block were zero when it was placed. Clean implies mapped.
+//! block were zero when it was placed. Clean implies mapped. Pages that were mapped by one call are a
+//! *handle*, where memory is had so, and each of them is one otherwise.
 
 use crate::range::AddressRange;
 
@@ -15,6 +16,10 @@ pub(crate) struct PageMap {
     page_shift: u32,
     mapped: Box<[u64]>,
     clean: Box<[u64]>,
+    /// The first page of each handle.
+    heads: Box<[u64]>,
+    /// When blocks ended on each page, if that was ever noted.
+    freed: Vec<u32>,
 }
 
 impl PageMap {
@@ -28,6 +33,8 @@ impl PageMap {
             page_shift: page_bytes.trailing_zeros(),
             mapped: vec![0; words].into_boxed_slice(),
             clean: vec![0; words].into_boxed_slice(),
+            heads: vec![0; words].into_boxed_slice(),
+            freed: Vec::new(),
         }
     }
 
@@ -85,12 +92,71 @@ impl PageMap {
         .collect()
     }
 
-    /// Notes that the pages of `range` were mapped; they are clean.
+    /// Notes that the pages of `range` were mapped, each by itself; they are clean.
     pub(crate) fn set_mapped(&mut self, range: AddressRange) {
         for (word, mask) in Self::word_masks(self.range, self.page_shift, range) {
             self.mapped[word] |= mask;
             self.clean[word] |= mask;
+            self.heads[word] |= mask;
         }
+    }
+
+    /// Notes that the pages of `range` were mapped as one handle; they are clean.
+    pub(crate) fn set_mapped_as_one(&mut self, range: AddressRange) {
+        self.set_mapped(range);
+        let rest = AddressRange::between(range.start + self.page_bytes(), range.end());
+        for (word, mask) in Self::word_masks(self.range, self.page_shift, rest) {
+            self.heads[word] &= !mask;
+        }
+    }
+
+    /// The handles that lie in `range`, as one range that no handle crosses the ends of. What else
+    /// it has is not mapped. `range` consists of whole pages.
+    pub(crate) fn whole_handles(&self, range: AddressRange) -> AddressRange {
+        let begins = |page: &AddressRange| !self.is_mapped(*page) || self.bit(&self.heads, page.start);
+        let page_bytes = self.page_bytes();
+        let page = |start| AddressRange::new(start, page_bytes);
+        let mut start = range.start;
+        while start < range.end() && !begins(&page(start)) {
+            start += page_bytes;
+        }
+        let mut end = range.end();
+        while end > start && end < self.range.end() && !begins(&page(end)) {
+            end -= page_bytes;
+        }
+        AddressRange::between(start, end)
+    }
+
+    /// The end of the handle that the page before `end` belongs to.
+    pub(crate) fn handle_end(&self, end: usize) -> usize {
+        let mut end = end;
+        while end < self.range.end()
+            && self.is_mapped(AddressRange::new(end, self.page_bytes()))
+            && !self.bit(&self.heads, end)
+        {
+            end += self.page_bytes();
+        }
+        end
+    }
+
+    /// Notes when a block ended on the pages that `range` touches.
+    pub(crate) fn note_free(&mut self, range: AddressRange, when: u32) {
+        let first = (range.start - self.range.start) >> self.page_shift;
+        let end = ((range.end() - 1 - self.range.start) >> self.page_shift) + 1;
+        if self.freed.len() < end {
+            self.freed.resize(end, 0);
+        }
+        self.freed[first..end].fill(when);
+    }
+
+    /// When a block ended on the page at `addr`; 0 if that was never noted.
+    pub(crate) fn freed_at(&self, addr: usize) -> u32 {
+        self.freed.get((addr - self.range.start) >> self.page_shift).copied().unwrap_or(0)
+    }
+
+    fn bit(&self, bits: &[u64], addr: usize) -> bool {
+        let page = (addr - self.range.start) >> self.page_shift;
+        bits[page / WORD_BITS] >> (page % WORD_BITS) & 1 == 1
     }
 
     /// Notes that the pages of `range` were unmapped.
@@ -98,6 +164,7 @@ impl PageMap {
         for (word, mask) in Self::word_masks(self.range, self.page_shift, range) {
             self.mapped[word] &= !mask;
             self.clean[word] &= !mask;
+            self.heads[word] &= !mask;
         }
     }
 

@@ -93,6 +93,8 @@ pub struct Stats {
     pub map_calls: u64,
     /// Calls of upstream's `unmap`.
     pub unmap_calls: u64,
+    /// Bytes of pages that went from where they were free to where they were needed.
+    pub moved_bytes: u64,
     /// Bytes of freed blocks that wait for another request of their size before they join their
     /// neighbours: free, and counted neither as releasable nor as inactive split until then.
     pub parked_bytes: usize,
@@ -117,6 +119,7 @@ impl Default for Stats {
             buckets: Box::new([BucketStats::default(); BUCKET_COUNT]),
             map_calls: 0,
             unmap_calls: 0,
+            moved_bytes: 0,
             parked_bytes: 0,
             releasable_bytes: 0,
         }
@@ -197,6 +200,7 @@ impl Stats {
         }
         self.map_calls += other.map_calls;
         self.unmap_calls += other.unmap_calls;
+        self.moved_bytes += other.moved_bytes;
         self.parked_bytes += other.parked_bytes;
         self.releasable_bytes += other.releasable_bytes;
     }

@@ -13,7 +13,7 @@ fn options() -> PagesOptions {
         small_limit_bytes: 1 << 15,
         limit_bytes: None,
         first_range_bytes: 1 << 20,
-        whole_ranges: false,
+        ..PagesOptions::default()
     }
 }
 

@@ -13,15 +13,18 @@
 //! neighbours ([`Parked`]).
 //!
 //! Small and large requests live in segments of their own ([`Zone`]), so that a small
-//! survivor does not split a large block.
+//! survivor does not split a large block; on request so do large ones that are expected to live long
+//! ([`Lifetimes`]).
 
 mod cutting;
+mod moving;
 mod residency;
 mod validate;
 
 use crate::block::{Block, BlockId, BlockState, Blocks};
 use crate::error::{ArenaError, UpstreamError};
 use crate::invariant::Violation;
+use crate::lifetimes::{Expected, Lifetimes};
 use crate::page_map::PageMap;
 use crate::parked::Parked;
 use crate::placement::{DEFAULT_RANGE_BYTES, LiveBlock, Placed, Placement, check_granule, check_page};
@@ -43,6 +46,10 @@ pub struct PagesOptions {
     /// Length of the first virtual range; each further one doubles. Address space is not
     /// memory: a range should be long enough that a pool rarely needs a second one.
     pub first_range_bytes: usize,
+    /// When free pages move to where pages are needed.
+    pub mode: Mode,
+    /// Keeps large requests that are expected to live long apart from others.
+    pub separate_lifetimes: bool,
     /// Maps each range whole when it is reserved and gives it back whole: for an upstream whose
     /// ranges are memory. A range is then `first_range_bytes` long for large requests and twice
     /// `small_limit_bytes` for small ones, or as long as a request that is more than half of that.
@@ -56,9 +63,21 @@ impl Default for PagesOptions {
             small_limit_bytes: 1 << 20,
             limit_bytes: None,
             first_range_bytes: DEFAULT_RANGE_BYTES,
+            mode: Mode::OnPressure,
+            separate_lifetimes: false,
             whole_ranges: false,
         }
     }
+}
+
+/// When free pages move to where pages are needed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// When the limit or upstream would be exceeded.
+    #[default]
+    OnPressure,
+    /// Also when more would be mapped than was ever asked for at once, and a little.
+    Moving,
 }
 
 /// One virtual range.
@@ -79,6 +98,19 @@ struct Zone {
 
 const SMALL: usize = 0;
 const LARGE: usize = 1;
+/// Large requests that are expected to live long.
+const LONG: usize = 2;
+
+/// A live block's `extra` has the bytes nobody asked for in its low bits, which are fewer than a granule,
+/// so at most 1 MiB, and the number of its kind above them.
+const SLACK_BITS: u32 = 20;
+
+/// The zone of a request, and what is expected of it, if that was learned.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    zone: usize,
+    expected: Option<Expected>,
+}
 
 /// The policy; see the module's text.
 #[derive(Debug)]
@@ -88,9 +120,14 @@ pub struct Pages {
     page_bytes: usize,
     blocks: Blocks,
     parked: Parked,
-    zones: [Zone; 2],
+    zones: [Zone; 3],
     segments: Vec<Option<Segment>>,
     stats: Stats,
+    /// Upstream maps handles.
+    handles: bool,
+    lifetimes: Option<Lifetimes>,
+    /// Frees so far, to tell which pages were free for long.
+    frees: u32,
 }
 
 impl Pages {
@@ -113,7 +150,10 @@ impl Pages {
             next_range_bytes: options.first_range_bytes,
         };
         Ok(Self {
-            zones: [zone(), zone()],
+            zones: [zone(), zone(), zone()],
+            lifetimes: options.separate_lifetimes.then(Lifetimes::default),
+            handles: false,
+            frees: 0,
             page_bytes: options.granule_bytes,
             options,
             blocks: Blocks::default(),
@@ -136,8 +176,25 @@ impl Pages {
         self.options.whole_ranges.then_some(usual)
     }
 
-    fn zone_of(&self, len: usize) -> usize {
-        if len <= self.options.small_limit_bytes { SMALL } else { LARGE }
+    #[inline]
+    fn kind_of(&self, len: usize) -> Kind {
+        if len <= self.options.small_limit_bytes {
+            return Kind { zone: SMALL, expected: None };
+        }
+        let expected = self.lifetimes.as_ref().map(|lifetimes| lifetimes.expect(len));
+        Kind { zone: if expected.is_some_and(|expected| expected.long) { LONG } else { LARGE }, expected }
+    }
+
+    /// A live block's `extra`.
+    #[inline]
+    fn live_extra(&mut self, request: Request, len: usize, start: usize, kind: Kind) -> u32 {
+        let slack = (len - request.size_bytes) as u32;
+        match (kind.expected, &mut self.lifetimes) {
+            (Some(expected), Some(lifetimes)) => {
+                slack | u32::from(lifetimes.began(expected, len, start)) << SLACK_BITS
+            }
+            _ => slack,
+        }
     }
 
     #[inline]
@@ -185,6 +242,7 @@ impl Pages {
             self.zones[zone].next_range_bytes = wanted.saturating_mul(2);
         }
         self.page_bytes = page_bytes;
+        self.handles = upstream.maps_handles();
         let slot = self.segments.iter().position(Option::is_none).unwrap_or(self.segments.len());
         let Ok(segment) = u16::try_from(slot) else {
             // Ranges double, so their number is a logarithm of the address space; only an
@@ -234,7 +292,7 @@ impl Pages {
             return false;
         }
         // The new part is a live block for a moment, and joins the one before it.
-        let taken = self.carve(next, part.start, needed, needed);
+        let taken = self.carve(next, part.start, needed, 0);
         self.blocks.withdraw(taken);
         self.blocks.absorb_next(id);
         self.blocks.get_mut(id).dirty = false;
@@ -243,29 +301,39 @@ impl Pages {
 
     /// Places a block of `len` bytes on memory that is mapped already.
     #[inline]
-    fn place_mapped(&mut self, request: Request, len: usize) -> Option<Placed> {
+    fn place_mapped(&mut self, request: Request, len: usize, kind: Kind) -> Option<Placed> {
         let (align, granule) = (request.align_bytes, self.options.granule_bytes);
         if let Some(id) = self.parked.take(len, align, &self.blocks) {
-            let block = self.blocks.get_mut(id);
-            block.state = BlockState::Live;
-            block.extra = (len - request.size_bytes) as u32;
-            let addr = block.start;
-            self.stats.parked_bytes -= len;
-            self.stats.count_allocation(request.size_bytes, len, true);
-            return Some(Placed { addr, allocated_bytes: len, hit: true });
+            if kind.zone != LONG || self.segment(self.blocks.get(id)).zone == LONG {
+                let addr = self.blocks.get(id).start;
+                let extra = self.live_extra(request, len, addr, kind);
+                let block = self.blocks.get_mut(id);
+                (block.state, block.extra) = (BlockState::Live, extra);
+                self.stats.parked_bytes -= len;
+                self.stats.count_allocation(request.size_bytes, len, true);
+                return Some(Placed { addr, allocated_bytes: len, hit: true });
+            }
+            let parked = self.parked.push(id, &mut self.blocks);
+            debug_assert!(parked, "it came from there");
         }
-        let zone = self.zone_of(len);
-        if let Some(entry) = Self::find(&mut self.zones[zone].resident, len, align, granule) {
-            return Some(self.place_resident(entry, request, len));
+        if let Some(entry) = Self::find(&mut self.zones[kind.zone].resident, len, align, granule) {
+            return Some(self.place_resident(entry, request, len, kind));
         }
         if !self.parked.is_empty() {
             self.settle();
-            if let Some(entry) = Self::find(&mut self.zones[zone].resident, len, align, granule) {
-                return Some(self.place_resident(entry, request, len));
+            if let Some(entry) = Self::find(&mut self.zones[kind.zone].resident, len, align, granule) {
+                return Some(self.place_resident(entry, request, len, kind));
             }
         }
-        let entry = self.find_mapped_front(zone, len, align)?;
-        Some(self.place_resident(entry, request, len))
+        // What is there for those that live long does no harm to those that do not.
+        if kind.zone == LARGE
+            && self.lifetimes.is_some()
+            && let Some(entry) = Self::find(&mut self.zones[LONG].resident, len, align, granule)
+        {
+            return Some(self.place_resident(entry, request, len, kind));
+        }
+        let entry = self.find_mapped_front(kind.zone, len, align)?;
+        Some(self.place_resident(entry, request, len, kind))
     }
 
     /// A sparse block whose front is mapped far enough.
@@ -308,7 +376,7 @@ impl Pages {
         let block = self.blocks.get(id);
         LiveBlock {
             addr: block.start,
-            requested_bytes: block.len - block.extra as usize,
+            requested_bytes: block.len - (block.extra & ((1 << SLACK_BITS) - 1)) as usize,
             allocated_bytes: block.len,
         }
     }
@@ -322,24 +390,29 @@ impl Placement for Pages {
     #[inline]
     fn allocate(&mut self, request: Request, upstream: &mut dyn Upstream) -> Result<Placed, ArenaError> {
         let len = request.rounded_bytes(self.options.granule_bytes)?;
-        match self.place_mapped(request, len) {
+        let kind = self.kind_of(len);
+        match self.place_mapped(request, len, kind) {
             Some(placed) => Ok(placed),
-            None => self.allocate_sparse(request, len, self.zone_of(len), upstream),
+            None => self.allocate_sparse(request, len, kind, upstream),
         }
     }
 
     #[inline]
     fn allocate_mapped(&mut self, request: Request) -> Option<Placed> {
         let len = request.rounded_bytes(self.options.granule_bytes).ok()?;
-        self.place_mapped(request, len)
+        self.place_mapped(request, len, self.kind_of(len))
     }
 
     #[inline]
-    fn free(&mut self, addr: usize, _: &mut dyn Upstream) -> Result<LiveBlock, ArenaError> {
+    fn free(&mut self, addr: usize, upstream: &mut dyn Upstream) -> Result<LiveBlock, ArenaError> {
         let id = self.live_id(addr)?;
         let ended = self.describe(id);
         self.stats.count_free(ended.requested_bytes, ended.allocated_bytes);
         let block = *self.blocks.get(id);
+        if let Some(lifetimes) = &mut self.lifetimes {
+            lifetimes.ended((block.extra >> SLACK_BITS) as u16, addr);
+        }
+        upstream.note_freed(block.range());
         if !block.dirty {
             self.pages_mut(block.segment as usize).set_dirty(block.range());
             self.blocks.get_mut(id).dirty = true;
@@ -378,7 +451,8 @@ impl Placement for Pages {
             self.pages_mut(slot).set_dirty(part);
             self.settle_block(tail);
         }
-        self.blocks.get_mut(id).extra = (len - size_bytes) as u32;
+        let block = self.blocks.get_mut(id);
+        block.extra = (block.extra >> SLACK_BITS << SLACK_BITS) | (len - size_bytes) as u32;
         let new = self.describe(id);
         self.stats.count_resize(
             (old.requested_bytes, new.requested_bytes),

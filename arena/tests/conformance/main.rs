@@ -5,7 +5,7 @@ mod model;
 mod programs;
 
 use mempool_arena::{
-    Arena, Buddy, BuddyOptions, Pages, PagesOptions, Placement, Reuse, SimulatedUpstream, Torch,
+    Arena, Buddy, BuddyOptions, Mode, Pages, PagesOptions, Placement, Reuse, SimulatedUpstream, Torch,
     TorchOptions, Whole, WholeOptions,
 };
 
@@ -21,7 +21,20 @@ fn pages(limit_bytes: Option<usize>) -> Box<dyn Placement> {
         small_limit_bytes: 1 << 15,
         limit_bytes,
         first_range_bytes: 1 << 20,
-        whole_ranges: false,
+        ..PagesOptions::default()
+    };
+    Box::new(Pages::new(options).unwrap())
+}
+
+fn moving(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    let options = PagesOptions {
+        granule_bytes: 256,
+        small_limit_bytes: 1 << 15,
+        limit_bytes,
+        first_range_bytes: 1 << 20,
+        mode: Mode::Moving,
+        separate_lifetimes: true,
+        ..PagesOptions::default()
     };
     Box::new(Pages::new(options).unwrap())
 }
@@ -95,6 +108,7 @@ macro_rules! suite {
 
 suite! {
     pages: keeping cutting;
+    moving: keeping cutting;
     buddy: keeping cutting;
     none:;
     simple: keeping;

@@ -1,7 +1,7 @@
 //! Cutting live blocks out of free ones and joining free ones again: the part of policy `pages`
 //! that keeps blocks, their page counts and the two size indexes of a zone in step.
 
-use super::Pages;
+use super::{Kind, Mode, Pages};
 use crate::block::{Block, BlockId, BlockState};
 use crate::placement::Placed;
 use crate::range::AddressRange;
@@ -16,12 +16,12 @@ impl Pages {
         let whole = self.whole_pages(block.range());
         debug_assert!(block.extra as usize <= whole);
         self.index_of(&block, whole).insert(block.len, block.start, id);
-        let edges = block.len - whole * self.page_bytes;
+        let (edges, releasable) = self.free_parts(&block, whole);
         if edges > 0 {
             self.stats.inactive_split.increase(edges);
             self.stats.inactive_split_blocks.increase(1);
         }
-        self.stats.releasable_bytes += block.extra as usize * self.page_bytes;
+        self.stats.releasable_bytes += releasable;
     }
 
     /// Undoes [`insert_free`](Self::insert_free).
@@ -31,12 +31,28 @@ impl Pages {
         let whole = self.whole_pages(block.range());
         let found = self.index_of(&block, whole).remove(block.len, block.start);
         debug_assert_eq!(found, id);
-        let edges = block.len - whole * self.page_bytes;
+        let (edges, releasable) = self.free_parts(&block, whole);
         if edges > 0 {
             self.stats.inactive_split.decrease(edges);
             self.stats.inactive_split_blocks.decrease(1);
         }
-        self.stats.releasable_bytes -= block.extra as usize * self.page_bytes;
+        self.stats.releasable_bytes -= releasable;
+    }
+
+    /// Mapped bytes of a free block that cannot be given back, because they share a page or a handle
+    /// with what is not free, and those that can.
+    #[inline]
+    pub(super) fn free_parts(&self, block: &Block, whole_pages: usize) -> (usize, usize) {
+        let edges = block.len - whole_pages * self.page_bytes;
+        let mapped = block.extra as usize * self.page_bytes;
+        if !self.handles || mapped == 0 {
+            return (edges, mapped);
+        }
+        let inner = block.range().inner_pages(self.page_bytes);
+        let whole = self.segment(block).pages.whole_handles(inner);
+        // What lies before and behind the whole handles is mapped.
+        let stuck = inner.len - whole.len;
+        (edges + stuck, mapped - stuck)
     }
 
     /// The index that a free block with this many whole pages belongs to.
@@ -60,7 +76,7 @@ impl Pages {
 
     /// Cuts the live block `[start, start + len)` out of a free block that is in no index and
     /// whose pages there are mapped. What is left before and behind becomes free blocks.
-    pub(super) fn carve(&mut self, id: BlockId, start: usize, len: usize, requested: usize) -> BlockId {
+    pub(super) fn carve(&mut self, id: BlockId, start: usize, len: usize, extra: u32) -> BlockId {
         let whole = self.range_of(id);
         let mapped = self.blocks.get(id).extra as usize;
         let (mut live, end) = (id, start + len);
@@ -91,8 +107,7 @@ impl Pages {
         let block = self.blocks.get_mut(live);
         block.state = BlockState::Live;
         block.dirty = false;
-        // Less than a granule, which is at most 1 MiB.
-        block.extra = (len - requested) as u32;
+        block.extra = extra;
         self.blocks.publish(live);
         live
     }
@@ -100,10 +115,16 @@ impl Pages {
     /// Frees what is neither live nor in an index any more: counts its pages, joins it with its
     /// free neighbours and indexes the result.
     pub(super) fn settle_block(&mut self, id: BlockId) {
-        let whole = self.whole_pages(self.range_of(id));
+        let range = self.range_of(id);
+        let whole = self.whole_pages(range);
         let block = self.blocks.get_mut(id);
         block.state = BlockState::Free;
         block.extra = whole as u32;
+        if self.options.mode == Mode::Moving {
+            self.frees = self.frees.wrapping_add(1);
+            let (slot, frees) = (self.blocks.get(id).segment as usize, self.frees);
+            self.pages_mut(slot).note_free(range, frees);
+        }
         self.coalesce(id);
     }
 
@@ -145,10 +166,17 @@ impl Pages {
 
     /// Places a request in a resident free block that can hold it.
     #[inline]
-    pub(super) fn place_resident(&mut self, entry: FreeEntry, request: Request, len: usize) -> Placed {
+    pub(super) fn place_resident(
+        &mut self,
+        entry: FreeEntry,
+        request: Request,
+        len: usize,
+        kind: Kind,
+    ) -> Placed {
         self.remove_free(entry.id);
         let start = aligned_start(entry.start, request.align_bytes);
-        self.carve(entry.id, start, len, request.size_bytes);
+        let extra = self.live_extra(request, len, start, kind);
+        self.carve(entry.id, start, len, extra);
         self.stats.count_allocation(request.size_bytes, len, true);
         Placed { addr: start, allocated_bytes: len, hit: true }
     }

@@ -5,7 +5,7 @@
 //! never changes what a neighbour sees.
 
 use super::cutting::aligned_start;
-use super::{LARGE, Pages, SMALL};
+use super::{Kind, LARGE, LONG, Mode, Pages, SMALL};
 use crate::block::{BlockId, BlockState};
 use crate::error::{ArenaError, MapError, UpstreamError};
 use crate::page_map::PageMap;
@@ -32,14 +32,14 @@ impl Pages {
         &mut self,
         request: Request,
         len: usize,
-        zone: usize,
+        kind: Kind,
         upstream: &mut dyn Upstream,
     ) -> Result<Placed, ArenaError> {
-        let (align, granule) = (request.align_bytes, self.options.granule_bytes);
-        let entry = match Self::find(&mut self.zones[zone].sparse, len, align, granule) {
-            Some(entry) => entry,
+        let (zone, align) = (kind.zone, request.align_bytes);
+        let (entry, start) = match self.find_least_missing(zone, len, align) {
+            Some(found) => found,
             None => match self.add_segment(zone, len, align, upstream) {
-                Ok(entry) => entry,
+                Ok(entry) => (entry, aligned_start(entry.start, align)),
                 Err(ArenaError::Upstream(source)) => {
                     return Err(self.out_of_memory(request.size_bytes, Some(source)));
                 }
@@ -47,10 +47,12 @@ impl Pages {
             },
         };
         self.remove_free(entry.id);
-        let start = aligned_start(entry.start, align);
         let part = AddressRange::new(start, len);
         let calls_before = self.stats.map_calls;
         let mapped = if self.options.whole_ranges { self.range_of(entry.id) } else { part };
+        if self.options.mode == Mode::Moving {
+            self.move_pages(entry.id, part, request.size_bytes, upstream);
+        }
         if let Err(refused) = self.map_making_room(entry.id, mapped, upstream) {
             self.insert_free(entry.id);
             let source = match refused {
@@ -59,7 +61,8 @@ impl Pages {
             };
             return Err(self.out_of_memory(request.size_bytes, source));
         }
-        self.carve(entry.id, start, len, request.size_bytes);
+        let extra = self.live_extra(request, len, start, kind);
+        self.carve(entry.id, start, len, extra);
         let hit = self.stats.map_calls == calls_before;
         self.stats.count_allocation(request.size_bytes, len, hit);
         Ok(Placed { addr: start, allocated_bytes: len, hit })
@@ -84,7 +87,10 @@ impl Pages {
                 AddressRange::between(range.start, kept.start),
             ];
             let pages = &self.segment(self.blocks.get(id)).pages;
-            let own_pages = |rest: &AddressRange| pages.mapped_page_count(rest.inner_pages(self.page_bytes));
+            let own_pages = |rest: &AddressRange| {
+                let whole = pages.whole_handles(rest.inner_pages(self.page_bytes));
+                pages.mapped_page_count(whole)
+            };
             let own_bytes = own.iter().map(own_pages).sum::<usize>() * self.page_bytes;
             let spare_bytes = self.stats.releasable_bytes + own_bytes;
             let (missing, hopeless) = match refused {
@@ -133,6 +139,7 @@ impl Pages {
         }
         let mut mapped_runs: Vec<AddressRange> = Vec::new();
         while let Some(run) = self.pages_mut(slot).first_unmapped_run(touched) {
+            let run = self.handle_of(run, part);
             self.stats.map_calls += 1;
             let result = upstream.map(run);
             let done = match &result {
@@ -162,7 +169,7 @@ impl Pages {
         }
         let mut returned = 0;
         // Resident blocks by size, from the index. Few long unmaps are cheaper than many short ones.
-        for zone in [LARGE, SMALL] {
+        for zone in [LONG, LARGE, SMALL] {
             let mut passed_over = Vec::new();
             while returned < target_bytes
                 && let Some(entry) = self.zones[zone].resident.largest()
@@ -200,7 +207,7 @@ impl Pages {
 
     /// Unmaps mapped whole pages of a free block that is in no index, within `range`, until
     /// `target_bytes` are returned.
-    fn unmap_pages(
+    pub(super) fn unmap_pages(
         &mut self,
         id: BlockId,
         range: AddressRange,
@@ -210,6 +217,9 @@ impl Pages {
         let slot = self.blocks.get(id).segment as usize;
         let whole = self.options.whole_ranges;
         let mut rest = range.inner_pages(self.page_bytes);
+        if self.handles {
+            rest = self.pages_mut(slot).whole_handles(rest);
+        }
         if whole && rest != self.pages_mut(slot).range() {
             return 0;
         }
@@ -219,7 +229,10 @@ impl Pages {
         {
             let wanted = (target_bytes - returned).checked_next_multiple_of(self.page_bytes);
             let wanted = wanted.filter(|_| !whole).unwrap_or(usize::MAX);
-            let run = AddressRange::new(run.start, run.len.min(wanted));
+            let mut run = AddressRange::new(run.start, run.len.min(wanted));
+            if self.handles {
+                run = AddressRange::between(run.start, self.pages_mut(slot).handle_end(run.end()));
+            }
             self.stats.unmap_calls += 1;
             let done = match upstream.unmap(run) {
                 Ok(()) => run.len,
@@ -257,14 +270,18 @@ impl Pages {
         }
     }
 
-    fn note_mapped(&mut self, id: BlockId, range: AddressRange) {
+    pub(super) fn note_mapped(&mut self, id: BlockId, range: AddressRange) {
         let slot = self.blocks.get(id).segment as usize;
-        self.pages_mut(slot).set_mapped(range);
+        if self.handles {
+            self.pages_mut(slot).set_mapped_as_one(range);
+        } else {
+            self.pages_mut(slot).set_mapped(range);
+        }
         self.blocks.get_mut(id).extra += (range.len / self.page_bytes) as u32;
         self.stats.reserved.increase(range.len);
     }
 
-    fn note_unmapped(&mut self, id: BlockId, range: AddressRange) {
+    pub(super) fn note_unmapped(&mut self, id: BlockId, range: AddressRange) {
         let slot = self.blocks.get(id).segment as usize;
         self.pages_mut(slot).set_unmapped(range);
         self.blocks.get_mut(id).extra -= (range.len / self.page_bytes) as u32;

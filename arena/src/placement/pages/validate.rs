@@ -1,6 +1,6 @@
 //! The invariants of policy `pages`, walked.
 
-use super::{LARGE, Pages, SMALL, Segment};
+use super::{LARGE, LONG, Pages, SLACK_BITS, SMALL, Segment};
 use crate::block::{BlockId, BlockState};
 use crate::invariant::Violation;
 use crate::page_map::PageMap;
@@ -18,8 +18,8 @@ struct Sums {
     releasable: usize,
     parked: usize,
     parked_blocks: usize,
-    resident: [usize; 2],
-    sparse: [usize; 2],
+    resident: [usize; 3],
+    sparse: [usize; 3],
 }
 
 impl Pages {
@@ -30,7 +30,7 @@ impl Pages {
                 self.check_segment(slot, segment, &mut sums)?;
             }
         }
-        for zone in [SMALL, LARGE] {
+        for zone in [SMALL, LARGE, LONG] {
             for (name, index, expected) in [
                 ("resident", &self.zones[zone].resident, sums.resident[zone]),
                 ("sparse", &self.zones[zone].sparse, sums.sparse[zone]),
@@ -92,7 +92,7 @@ impl Pages {
             match block.state {
                 BlockState::Live => {
                     sums.live += 1;
-                    sums.requested += block.len - block.extra as usize;
+                    sums.requested += block.len - (block.extra & ((1 << SLACK_BITS) - 1)) as usize;
                     sums.allocated += block.len;
                     self.check_held(id, pages)?;
                 }
@@ -112,10 +112,11 @@ impl Pages {
                     let inner = extent.inner_pages(self.page_bytes);
                     let mapped = pages.mapped_page_count(inner);
                     equal("mapped pages of a free block", block.extra as usize, mapped)?;
-                    let edges = extent.len - inner.len;
+                    let whole = if self.handles { pages.whole_handles(inner) } else { inner };
+                    let edges = extent.len - whole.len;
                     sums.split_bytes += edges;
                     sums.split_blocks += usize::from(edges > 0);
-                    sums.releasable += mapped * self.page_bytes;
+                    sums.releasable += pages.mapped_page_count(whole) * self.page_bytes;
                     let resident = mapped * self.page_bytes == inner.len;
                     Violation::unless(!resident || pages.is_mapped(extent), || {
                         format!("resident block {extent} has an unmapped page")

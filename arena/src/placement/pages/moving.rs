@@ -1,0 +1,204 @@
+//! Where a request needs the fewest new pages, and which free pages go there.
+
+use std::collections::HashMap;
+
+use super::Pages;
+use super::cutting::aligned_start;
+use crate::block::BlockId;
+use crate::range::AddressRange;
+use crate::size_index::FreeEntry;
+use crate::upstream::Upstream;
+
+/// Free blocks that are looked at for the place where the fewest pages are missing.
+const LOOKED_AT: usize = 256;
+/// What may be mapped beyond the most that was ever asked for at once: one part in so many.
+const SLACK_PARTS: usize = 200;
+/// A handle is no longer than this part of the request that it is made for,
+const HANDLES_A_REQUEST: usize = 2;
+/// nor longer than this part of all that was ever asked for at once,
+const HANDLES_IN_ALL: usize = 1000;
+/// but may be so many pages in any case.
+const SHORT_HANDLE_PAGES: usize = 4;
+
+/// A handle, or a page where there are none, that nothing uses.
+struct Idle {
+    freed_at: u32,
+    range: AddressRange,
+    block: BlockId,
+}
+
+impl Pages {
+    /// The free block, and the place in it, where the fewest pages are missing for `len` bytes.
+    pub(super) fn find_least_missing(
+        &self,
+        zone: usize,
+        len: usize,
+        align: usize,
+    ) -> Option<(FreeEntry, usize)> {
+        let mut best: Option<((usize, usize), FreeEntry, usize)> = None;
+        for entry in self.zones[zone].sparse.iter().filter(|entry| entry.len >= len).take(LOOKED_AT) {
+            let block = self.blocks.get(entry.id);
+            let pages = &self.segment(block).pages;
+            let first = aligned_start(block.start, align);
+            // From the end it is tried only where the whole block is in view, not at the end of a range.
+            let last = (block.end() - len) & !(align.max(self.options.granule_bytes) - 1);
+            let ends_range = block.next.is_none();
+            for start in [first, if ends_range { first } else { last }] {
+                let part = AddressRange::new(start, len);
+                if start < block.start || part.end() > block.end() {
+                    continue;
+                }
+                let touched = part.outer_pages(self.page_bytes);
+                let missing = touched.len / self.page_bytes - pages.mapped_page_count(touched);
+                let key = (missing, entry.len);
+                if best.as_ref().is_none_or(|(other, ..)| key < *other) {
+                    best = Some((key, entry, start));
+                }
+            }
+        }
+        best.map(|(_, entry, start)| (entry, start))
+    }
+
+    /// The first part of an unmapped run that is mapped as one handle for a block that takes `part`.
+    /// Pages that the block shares with others are handles of their own.
+    pub(super) fn handle_of(&self, run: AddressRange, part: AddressRange) -> AddressRange {
+        if !self.handles {
+            return run;
+        }
+        let inner = part.inner_pages(self.page_bytes);
+        if run.start < inner.start || inner.is_empty() {
+            return AddressRange::new(run.start, self.page_bytes);
+        }
+        let until = if run.start < inner.end() { inner.end() } else { run.end() };
+        AddressRange::between(run.start, run.end().min(until).min(run.start + self.handle_bytes(part.len)))
+    }
+
+    /// The longest handle for a request of `len` bytes.
+    fn handle_bytes(&self, len: usize) -> usize {
+        if len <= self.options.small_limit_bytes {
+            return self.page_bytes;
+        }
+        let most = (self.stats.requested.peak / HANDLES_IN_ALL).max(SHORT_HANDLE_PAGES * self.page_bytes);
+        (len / HANDLES_A_REQUEST).min(most).max(self.page_bytes) & !(self.page_bytes - 1)
+    }
+
+    /// Moves free memory to where `part` of a free block that is in no index misses some, as long as more
+    /// than was ever asked for at once would be mapped otherwise. What cannot be moved is left.
+    pub(super) fn move_pages(
+        &mut self,
+        id: BlockId,
+        part: AddressRange,
+        requested: usize,
+        upstream: &mut dyn Upstream,
+    ) {
+        let touched = part.outer_pages(self.page_bytes);
+        let slot = self.blocks.get(id).segment as usize;
+        let mapped = self.pages_mut(slot).mapped_page_count(touched) * self.page_bytes;
+        let live = self.stats.requested.peak.max(self.stats.requested.current + requested);
+        let most = live + live / SLACK_PARTS;
+        let wanted = self.stats.reserved.current + touched.len - mapped;
+        let mut over = wanted.saturating_sub(most);
+        // A request that nothing makes room for moves nothing either.
+        let capacity = self.options.limit_bytes.unwrap_or(usize::MAX).min(upstream.capacity_bytes());
+        let spare = self.stats.releasable_bytes + self.blocks.get(id).extra as usize * self.page_bytes;
+        if over == 0 || wanted.saturating_sub(spare) > capacity {
+            return;
+        }
+        let mut idle = self.idle_handles(id, touched, upstream);
+        // Those that were free for longest first. The count of frees wraps.
+        let frees = self.frees;
+        idle.sort_by_key(|handle| std::cmp::Reverse(frees.wrapping_sub(handle.freed_at)));
+        // Handles of the very length that is needed move as they are.
+        let mut by_len: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (at, handle) in idle.iter().enumerate().rev() {
+            by_len.entry(handle.range.len).or_default().push(at);
+        }
+        let mut taken = vec![false; idle.len()];
+        let mut rest = touched;
+        while over > 0
+            && let Some(run) = self.pages_mut(slot).first_unmapped_run(rest)
+        {
+            let to = self.handle_of(run, part);
+            rest = AddressRange::between(to.end(), touched.end());
+            let Some(at) = by_len.get_mut(&to.len).and_then(Vec::pop) else { continue };
+            taken[at] = true;
+            if self.relocate(&idle[at], id, to, upstream) {
+                over = over.saturating_sub(to.len);
+            }
+        }
+        for (handle, _) in idle.iter().zip(&taken).filter(|(_, taken)| !**taken) {
+            if over == 0 {
+                break;
+            }
+            over = over.saturating_sub(self.give_up(handle, id, upstream));
+        }
+    }
+
+    /// Every handle of free blocks that nothing uses any more, those under `touched` excepted. `id` is
+    /// a free block that is in no index.
+    fn idle_handles(&self, id: BlockId, touched: AddressRange, upstream: &mut dyn Upstream) -> Vec<Idle> {
+        let mut idle = Vec::new();
+        let indexed = self.zones.iter().flat_map(|zone| zone.resident.iter().chain(zone.sparse.iter()));
+        let blocks = indexed.map(|entry| entry.id).chain([id]);
+        for block_id in blocks.filter(|&id| self.blocks.get(id).extra > 0) {
+            let block = self.blocks.get(block_id);
+            let pages = &self.segment(block).pages;
+            let mut rest = pages.whole_handles(block.range().inner_pages(self.page_bytes));
+            while let Some(run) = pages.first_mapped_run(rest) {
+                let range = AddressRange::between(run.start, pages.handle_end(run.start + self.page_bytes));
+                rest = AddressRange::between(range.end(), rest.end());
+                let apart = block_id != id || range.end() <= touched.start || range.start >= touched.end();
+                if apart && upstream.is_idle(range) {
+                    idle.push(Idle { freed_at: pages.freed_at(range.start), range, block: block_id });
+                }
+            }
+        }
+        idle
+    }
+
+    /// Changes what is mapped of a free block; `id` is one that is in no index.
+    fn change_free<R>(&mut self, block: BlockId, id: BlockId, change: impl FnOnce(&mut Self) -> R) -> R {
+        if block != id {
+            self.remove_free(block);
+        }
+        let result = change(self);
+        if block != id {
+            self.insert_free(block);
+        }
+        result
+    }
+
+    /// Moves a handle to unmapped pages of `id`. When it got lost on the way its memory is given back.
+    fn relocate(
+        &mut self,
+        handle: &Idle,
+        id: BlockId,
+        to: AddressRange,
+        upstream: &mut dyn Upstream,
+    ) -> bool {
+        let from = handle.range;
+        self.stats.map_calls += 1;
+        let moved = upstream.relocate(from, to);
+        let lost = match &moved {
+            Ok(()) => from.len,
+            Err(error) => from.len - error.completed_bytes,
+        };
+        if lost > 0 {
+            self.change_free(handle.block, id, |this| {
+                this.note_unmapped(handle.block, AddressRange::new(from.start, lost));
+            });
+        }
+        if moved.is_ok() {
+            self.note_mapped(id, to);
+            self.stats.moved_bytes += to.len as u64;
+        }
+        moved.is_ok()
+    }
+
+    /// Gives a handle's memory back and returns its bytes.
+    fn give_up(&mut self, handle: &Idle, id: BlockId, upstream: &mut dyn Upstream) -> usize {
+        self.change_free(handle.block, id, |this| {
+            this.unmap_pages(handle.block, handle.range, handle.range.len, upstream)
+        })
+    }
+}
