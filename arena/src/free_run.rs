@@ -119,10 +119,15 @@ impl FreeRun {
         }
     }
 
-    pub(crate) fn iter(&self) -> Box<dyn Iterator<Item = Entry> + '_> {
-        match self {
-            Self::Vector(entries) => Box::new(entries.iter().copied()),
-            Self::Tree(tree) => Box::new(tree.iter().map(|(&(len, start), &id)| Entry { len, start, id })),
-        }
+    /// The blocks of at least `len` bytes, in order.
+    pub(crate) fn iter_from(&self, len: usize) -> impl Iterator<Item = Entry> + '_ {
+        let (vector, tree) = match self {
+            Self::Vector(entries) => {
+                (Some(&entries[entries.partition_point(|entry| entry.len < len)..]), None)
+            }
+            Self::Tree(tree) => (None, Some(tree.range((len, 0)..))),
+        };
+        let in_tree = |(&(len, start), &id): (&(usize, usize), &BlockId)| Entry { len, start, id };
+        vector.into_iter().flatten().copied().chain(tree.into_iter().flatten().map(in_tree))
     }
 }

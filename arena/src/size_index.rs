@@ -93,6 +93,7 @@ impl SizeIndex {
         {
             return Some(entry.into());
         }
+        self.probes += 2;
         let bin = self.next_bin(first + 1)?;
         self.probes += 1;
         self.bins[bin].best_fit(0).map(FreeEntry::from)
@@ -108,7 +109,19 @@ impl SizeIndex {
 
     /// All blocks, in order of length and address.
     pub fn iter(&self) -> impl Iterator<Item = FreeEntry> + '_ {
-        self.bins.iter().flat_map(FreeRun::iter).map(FreeEntry::from)
+        self.iter_from(0)
+    }
+
+    /// The blocks of at least `len` bytes, in order of length and address.
+    pub fn iter_from(&self, len: usize) -> impl Iterator<Item = FreeEntry> + '_ {
+        let first = self.bin_of(len);
+        let mut next = Some(first).filter(|&bin| bin < BIN_COUNT);
+        let bins = std::iter::from_fn(move || {
+            let bin = self.next_bin(next?);
+            next = bin.map(|bin| bin + 1).filter(|&bin| bin < BIN_COUNT);
+            bin
+        });
+        bins.flat_map(move |bin| self.bins[bin].iter_from(len)).map(FreeEntry::from)
     }
 
     #[inline]
@@ -147,17 +160,15 @@ impl SizeIndex {
 
     /// The first bin from `from` that is not empty.
     #[inline]
-    fn next_bin(&mut self, from: usize) -> Option<usize> {
+    fn next_bin(&self, from: usize) -> Option<usize> {
         if from >= BIN_COUNT {
             return None;
         }
         let word = from / WORD_BITS;
-        self.probes += 1;
         let rest = self.words[word] & (u64::MAX << (from % WORD_BITS));
         if rest != 0 {
             return Some(word * WORD_BITS + rest.trailing_zeros() as usize);
         }
-        self.probes += 1;
         let later = self.summary & (u32::MAX << (word + 1));
         if later == 0 {
             return None;
@@ -188,7 +199,7 @@ impl SizeIndex {
         let mut seen = 0;
         for (bin, run) in self.bins.iter().enumerate() {
             let mut before = None;
-            for entry in run.iter() {
+            for entry in run.iter_from(0) {
                 if self.bin_of(entry.len) != bin {
                     return Err(format!("a block of {} bytes is in bin {bin}", entry.len));
                 }

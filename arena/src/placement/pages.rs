@@ -126,6 +126,8 @@ pub struct Pages {
     /// Upstream maps handles.
     handles: bool,
     lifetimes: Option<Lifetimes>,
+    /// Until so many frees, what lives long goes apart: free memory could not go where it was needed.
+    apart_until: u32,
     /// Frees so far, to tell which pages were free for long.
     frees: u32,
 }
@@ -153,6 +155,7 @@ impl Pages {
             zones: [zone(), zone(), zone()],
             lifetimes: options.separate_lifetimes.then(Lifetimes::default),
             handles: false,
+            apart_until: 0,
             frees: 0,
             page_bytes: options.granule_bytes,
             options,
@@ -182,7 +185,8 @@ impl Pages {
             return Kind { zone: SMALL, expected: None };
         }
         let expected = self.lifetimes.as_ref().map(|lifetimes| lifetimes.expect(len));
-        Kind { zone: if expected.is_some_and(|expected| expected.long) { LONG } else { LARGE }, expected }
+        let long = self.apart_until > self.frees && expected.is_some_and(|expected| expected.long);
+        Kind { zone: if long { LONG } else { LARGE }, expected }
     }
 
     /// A live block's `extra`.
@@ -341,7 +345,7 @@ impl Pages {
         /// Sparse blocks that are looked at: there are few, unless memory was short.
         const LOOKED_AT: usize = 32;
         let pages = len / self.page_bytes;
-        self.zones[zone].sparse.iter().filter(|entry| entry.len >= len).take(LOOKED_AT).find(|entry| {
+        self.zones[zone].sparse.iter_from(len).take(LOOKED_AT).find(|entry| {
             let block = self.blocks.get(entry.id);
             let start = cutting::aligned_start(block.start, align);
             let part = AddressRange::new(start, len);
@@ -416,6 +420,12 @@ impl Placement for Pages {
         if !block.dirty {
             self.pages_mut(block.segment as usize).set_dirty(block.range());
             self.blocks.get_mut(id).dirty = true;
+        }
+        if self.options.mode == Mode::Moving {
+            // A block that waits apart from its neighbours keeps others from the best place.
+            self.blocks.withdraw(id);
+            self.settle_block(id);
+            return Ok(ended);
         }
         if !self.parked.push(id, &mut self.blocks) {
             // Another size, or enough of this one: the place is made free for what is freed now,

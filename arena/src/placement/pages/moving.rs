@@ -16,9 +16,15 @@ const SLACK_PARTS: usize = 200;
 /// A handle is no longer than this part of the request that it is made for,
 const HANDLES_A_REQUEST: usize = 2;
 /// nor longer than this part of all that was ever asked for at once,
-const HANDLES_IN_ALL: usize = 1000;
+const HANDLES_IN_ALL: usize = 500;
 /// but may be so many pages in any case.
-const SHORT_HANDLE_PAGES: usize = 4;
+const SHORT_HANDLE_PAGES: usize = 3;
+/// When so much too much has to be mapped because free memory is pinned by blocks that share its
+/// handles, one part of what was ever asked for at once and so many pages at least,
+const PINNED_PARTS: usize = 200;
+const PINNED_PAGES: usize = 4;
+/// what is expected to live long goes apart until there were so many more frees.
+const FREES_APART: u32 = 50;
 
 /// A handle, or a page where there are none, that nothing uses.
 struct Idle {
@@ -36,7 +42,7 @@ impl Pages {
         align: usize,
     ) -> Option<(FreeEntry, usize)> {
         let mut best: Option<((usize, usize), FreeEntry, usize)> = None;
-        for entry in self.zones[zone].sparse.iter().filter(|entry| entry.len >= len).take(LOOKED_AT) {
+        for entry in self.zones[zone].sparse.iter_from(len).take(LOOKED_AT) {
             let block = self.blocks.get(entry.id);
             let pages = &self.segment(block).pages;
             let first = aligned_start(block.start, align);
@@ -126,11 +132,19 @@ impl Pages {
                 over = over.saturating_sub(to.len);
             }
         }
-        for (handle, _) in idle.iter().zip(&taken).filter(|(_, taken)| !**taken) {
-            if over == 0 {
-                break;
-            }
+        while over > 0 {
+            let left = || idle.iter().enumerate().filter(|(at, _)| !taken[*at]);
+            // The shortest that suffices, else the longest.
+            let enough = left().filter(|(_, handle)| handle.range.len >= over);
+            let chosen = enough
+                .min_by_key(|(_, handle)| handle.range.len)
+                .or_else(|| left().max_by_key(|(_, handle)| handle.range.len));
+            let Some((at, handle)) = chosen else { break };
             over = over.saturating_sub(self.give_up(handle, id, upstream));
+            taken[at] = true;
+        }
+        if over > (live / PINNED_PARTS).max(PINNED_PAGES * self.page_bytes) {
+            self.apart_until = self.frees.wrapping_add(FREES_APART);
         }
     }
 
