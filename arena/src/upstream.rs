@@ -51,6 +51,9 @@ pub trait Upstream: Send {
     /// Moves the memory behind `from`, all of which is mapped, to `to`, none of which is: where memory
     /// is had in handles, a handle. What was written there is lost.
     ///
+    /// Work that is queued may still use `from`: whoever uses `to` is queued behind it. Nothing can be
+    /// mapped at `from` before that work is done, see [`blocked_until`](Self::blocked_until).
+    ///
     /// # Errors
     /// [`MapError`]; then `from` is unmapped, unless `completed_bytes` says how much of it still is
     /// mapped, from its end, and `to` is not mapped.
@@ -64,6 +67,13 @@ pub trait Upstream: Send {
     /// work that is queued later at once; it cannot be unmapped before that work is done.
     fn note_freed(&mut self, range: AddressRange) {
         let _ = range;
+    }
+
+    /// The end of the last part of `range` from which memory moved away that queued work still uses
+    /// there; `None` when all of `range` can be mapped without waiting. Asks, and never waits.
+    fn blocked_until(&mut self, range: AddressRange) -> Option<usize> {
+        let _ = range;
+        None
     }
 
     /// Whether no work that is queued still uses a part of `range` where blocks have ended. Asks,

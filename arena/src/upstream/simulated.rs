@@ -60,6 +60,8 @@ pub struct SimulatedUpstream {
     lag: u64,
     clock: u64,
     in_flight: VecDeque<(AddressRange, u64)>,
+    /// Where memory moved away from that queued work still uses there.
+    left_behind: Vec<(AddressRange, u64)>,
 }
 
 /// Options of a [`SimulatedUpstream`].
@@ -141,6 +143,7 @@ impl SimulatedBuilder {
             lag: self.lag,
             clock: 0,
             in_flight: VecDeque::new(),
+            left_behind: Vec::new(),
         }
     }
 }
@@ -234,6 +237,7 @@ impl SimulatedUpstream {
         if !self.is_idle(range) {
             self.counters.waits += 1;
             self.in_flight.clear();
+            self.left_behind.clear();
         }
     }
 
@@ -326,6 +330,11 @@ impl Upstream for SimulatedUpstream {
 
     fn map(&mut self, range: AddressRange) -> Result<(), MapError> {
         self.counters.map_calls += 1;
+        if self.blocked_until(range).is_some() {
+            self.counters.waits += 1;
+            self.in_flight.clear();
+            self.left_behind.clear();
+        }
         let whole = |source| MapError { completed_bytes: 0, source };
         let pages = Self::pages_of(&mut self.ranges, range).map_err(whole)?;
         if pages.mapped_page_count(range) > 0 {
@@ -397,8 +406,16 @@ impl Upstream for SimulatedUpstream {
             let source = UpstreamError::Misuse { what: "a move to a place of another length", range: to };
             return Err(MapError { completed_bytes: from.len, source });
         }
-        self.unmap(from)
-            .map_err(|error| MapError { completed_bytes: from.len - error.completed_bytes, ..error })?;
+        // The work that is queued uses the old place on.
+        let touches = |other: &AddressRange| other.start < from.end() && from.start < other.end();
+        let in_use = self.in_flight.iter().filter(|(range, _)| touches(range)).map(|&(_, until)| until).max();
+        let in_flight = std::mem::take(&mut self.in_flight);
+        let unmapped = self.unmap(from);
+        self.in_flight = in_flight;
+        unmapped.map_err(|error| MapError { completed_bytes: from.len - error.completed_bytes, ..error })?;
+        if let Some(until) = in_use {
+            self.left_behind.push((from, until));
+        }
         self.map(to).map_err(|error| MapError { completed_bytes: 0, ..error })?;
         // Two calls for a handle that is made once and lives on.
         self.mapping_us = before + self.costs.of(from.len).moving_us();
@@ -418,6 +435,13 @@ impl Upstream for SimulatedUpstream {
         if self.lag > 0 {
             self.in_flight.push_back((range, self.clock + self.lag));
         }
+    }
+
+    fn blocked_until(&mut self, range: AddressRange) -> Option<usize> {
+        let clock = self.clock;
+        self.left_behind.retain(|&(_, until)| until > clock);
+        let touches = |other: &AddressRange| other.start < range.end() && range.start < other.end();
+        self.left_behind.iter().filter(|(other, _)| touches(other)).map(|(other, _)| other.end()).max()
     }
 
     fn is_idle(&mut self, range: AddressRange) -> bool {

@@ -1,6 +1,6 @@
 //! Where a request needs the fewest new pages, and which free pages go there.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::Pages;
 use super::cutting::aligned_start;
@@ -26,37 +26,49 @@ const PINNED_PAGES: usize = 4;
 /// what is expected to live long goes apart until there were so many more frees.
 const FREES_APART: u32 = 50;
 
-/// A handle, or a page where there are none, that nothing uses.
-struct Idle {
+/// A handle, or a page where there are none, in a free block.
+struct FreeHandle {
     freed_at: u32,
     range: AddressRange,
     block: BlockId,
 }
 
 impl Pages {
-    /// The free block, and the place in it, where the fewest pages are missing for `len` bytes.
+    /// The free block, and the place in it, where the fewest pages are missing for `len` bytes. Places
+    /// that cannot be mapped without waiting are for when there is no other.
     pub(super) fn find_least_missing(
         &self,
         zone: usize,
         len: usize,
         align: usize,
+        upstream: &mut dyn Upstream,
     ) -> Option<(FreeEntry, usize)> {
-        let mut best: Option<((usize, usize), FreeEntry, usize)> = None;
+        let mut best: Option<((bool, usize, usize), FreeEntry, usize)> = None;
         for entry in self.zones[zone].sparse.iter_from(len).take(LOOKED_AT) {
             let block = self.blocks.get(entry.id);
             let pages = &self.segment(block).pages;
             let first = aligned_start(block.start, align);
             // From the end it is tried only where the whole block is in view, not at the end of a range.
             let last = (block.end() - len) & !(align.max(self.options.granule_bytes) - 1);
-            let ends_range = block.next.is_none();
-            for start in [first, if ends_range { first } else { last }] {
+            let mut starts = [Some(first), Some(last).filter(|_| !block.next.is_none()), None];
+            for at in 0..starts.len() {
+                let Some(start) = starts[at] else { continue };
                 let part = AddressRange::new(start, len);
                 if start < block.start || part.end() > block.end() {
                     continue;
                 }
                 let touched = part.outer_pages(self.page_bytes);
                 let missing = touched.len / self.page_bytes - pages.mapped_page_count(touched);
-                let key = (missing, entry.len);
+                let key = (false, missing, entry.len);
+                if best.as_ref().is_some_and(|(other, ..)| key >= *other) {
+                    continue;
+                }
+                let blocked = if missing == 0 { None } else { upstream.blocked_until(touched) };
+                if let (Some(end), 0) = (blocked, at) {
+                    // Behind what is in use there may be room.
+                    starts[2] = Some(aligned_start(end, align));
+                }
+                let key = (blocked.is_some(), missing, entry.len);
                 if best.as_ref().is_none_or(|(other, ..)| key < *other) {
                     best = Some((key, entry, start));
                 }
@@ -71,12 +83,18 @@ impl Pages {
         if !self.handles {
             return run;
         }
+        let piece = self.piece_of(run, part);
+        AddressRange::new(run.start, piece.len.min(self.handle_bytes(part.len)))
+    }
+
+    /// The first part of an unmapped run that handles of a block that takes `part` may fill.
+    fn piece_of(&self, run: AddressRange, part: AddressRange) -> AddressRange {
         let inner = part.inner_pages(self.page_bytes);
         if run.start < inner.start || inner.is_empty() {
             return AddressRange::new(run.start, self.page_bytes);
         }
         let until = if run.start < inner.end() { inner.end() } else { run.end() };
-        AddressRange::between(run.start, run.end().min(until).min(run.start + self.handle_bytes(part.len)))
+        AddressRange::between(run.start, run.end().min(until))
     }
 
     /// The longest handle for a request of `len` bytes.
@@ -110,48 +128,59 @@ impl Pages {
         if over == 0 || wanted.saturating_sub(spare) > capacity {
             return;
         }
-        let mut idle = self.idle_handles(id, touched, upstream);
+        let mut free = self.free_handles(id, touched);
         // Those that were free for longest first. The count of frees wraps.
         let frees = self.frees;
-        idle.sort_by_key(|handle| std::cmp::Reverse(frees.wrapping_sub(handle.freed_at)));
-        // Handles of the very length that is needed move as they are.
-        let mut by_len: HashMap<usize, Vec<usize>> = HashMap::new();
-        for (at, handle) in idle.iter().enumerate().rev() {
+        free.sort_by_key(|handle| std::cmp::Reverse(frees.wrapping_sub(handle.freed_at)));
+        let mut by_len: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (at, handle) in free.iter().enumerate().rev() {
             by_len.entry(handle.range.len).or_default().push(at);
         }
-        let mut taken = vec![false; idle.len()];
+        let mut taken = vec![false; free.len()];
         let mut rest = touched;
         while over > 0
             && let Some(run) = self.pages_mut(slot).first_unmapped_run(rest)
         {
-            let to = self.handle_of(run, part);
-            rest = AddressRange::between(to.end(), touched.end());
-            let Some(at) = by_len.get_mut(&to.len).and_then(Vec::pop) else { continue };
+            // One of the very length, else the longest that fits in.
+            let piece = self.piece_of(run, part);
+            let wanted = self.handle_of(run, part).len;
+            let found = [wanted..=wanted, 0..=piece.len]
+                .into_iter()
+                .find_map(|lens| by_len.range_mut(lens).rev().find_map(|(_, list)| list.pop()));
+            let Some(at) = found else {
+                rest = AddressRange::between(piece.end(), touched.end());
+                continue;
+            };
             taken[at] = true;
-            if self.relocate(&idle[at], id, to, upstream) {
+            let to = AddressRange::new(run.start, free[at].range.len);
+            rest = AddressRange::between(to.end(), touched.end());
+            if self.relocate(&free[at], id, to, upstream) {
                 over = over.saturating_sub(to.len);
             }
         }
         while over > 0 {
-            let left = || idle.iter().enumerate().filter(|(at, _)| !taken[*at]);
+            let left = || free.iter().enumerate().filter(|(at, _)| !taken[*at]);
             // The shortest that suffices, else the longest.
             let enough = left().filter(|(_, handle)| handle.range.len >= over);
             let chosen = enough
                 .min_by_key(|(_, handle)| handle.range.len)
                 .or_else(|| left().max_by_key(|(_, handle)| handle.range.len));
             let Some((at, handle)) = chosen else { break };
-            over = over.saturating_sub(self.give_up(handle, id, upstream));
             taken[at] = true;
+            // Memory that work still uses cannot go back to the device.
+            if upstream.is_idle(handle.range) {
+                over = over.saturating_sub(self.give_up(handle, id, upstream));
+            }
         }
         if over > (live / PINNED_PARTS).max(PINNED_PAGES * self.page_bytes) {
             self.apart_until = self.frees.wrapping_add(FREES_APART);
         }
     }
 
-    /// Every handle of free blocks that nothing uses any more, those under `touched` excepted. `id` is
-    /// a free block that is in no index.
-    fn idle_handles(&self, id: BlockId, touched: AddressRange, upstream: &mut dyn Upstream) -> Vec<Idle> {
-        let mut idle = Vec::new();
+    /// Every handle of free blocks, those under `touched` excepted. `id` is a free block that is in no
+    /// index.
+    fn free_handles(&self, id: BlockId, touched: AddressRange) -> Vec<FreeHandle> {
+        let mut free = Vec::new();
         let indexed = self.zones.iter().flat_map(|zone| zone.resident.iter().chain(zone.sparse.iter()));
         let blocks = indexed.map(|entry| entry.id).chain([id]);
         for block_id in blocks.filter(|&id| self.blocks.get(id).extra > 0) {
@@ -162,12 +191,12 @@ impl Pages {
                 let range = AddressRange::between(run.start, pages.handle_end(run.start + self.page_bytes));
                 rest = AddressRange::between(range.end(), rest.end());
                 let apart = block_id != id || range.end() <= touched.start || range.start >= touched.end();
-                if apart && upstream.is_idle(range) {
-                    idle.push(Idle { freed_at: pages.freed_at(range.start), range, block: block_id });
+                if apart {
+                    free.push(FreeHandle { freed_at: pages.freed_at(range.start), range, block: block_id });
                 }
             }
         }
-        idle
+        free
     }
 
     /// Changes what is mapped of a free block; `id` is one that is in no index.
@@ -185,7 +214,7 @@ impl Pages {
     /// Moves a handle to unmapped pages of `id`. When it got lost on the way its memory is given back.
     fn relocate(
         &mut self,
-        handle: &Idle,
+        handle: &FreeHandle,
         id: BlockId,
         to: AddressRange,
         upstream: &mut dyn Upstream,
@@ -210,7 +239,7 @@ impl Pages {
     }
 
     /// Gives a handle's memory back and returns its bytes.
-    fn give_up(&mut self, handle: &Idle, id: BlockId, upstream: &mut dyn Upstream) -> usize {
+    fn give_up(&mut self, handle: &FreeHandle, id: BlockId, upstream: &mut dyn Upstream) -> usize {
         self.change_free(handle.block, id, |this| {
             this.unmap_pages(handle.block, handle.range, handle.range.len, upstream)
         })

@@ -36,7 +36,7 @@ impl Pages {
         upstream: &mut dyn Upstream,
     ) -> Result<Placed, ArenaError> {
         let (zone, align) = (kind.zone, request.align_bytes);
-        let (entry, start) = match self.find_least_missing(zone, len, align) {
+        let (entry, start) = match self.find_least_missing(zone, len, align, upstream) {
             Some(found) => found,
             None => match self.add_segment(zone, len, align, upstream) {
                 Ok(entry) => (entry, aligned_start(entry.start, align)),
