@@ -1,7 +1,7 @@
 //! What is particular to policy `pages`: parking, ranges, moving pages, figures.
 
 use mempool_arena::{
-    Arena, ArenaError, BucketStats, Pages, PagesOptions, Request, SimulatedBuilder, SimulatedUpstream,
+    Arena, ArenaError, BucketStats, Mode, Pages, PagesOptions, Request, SimulatedBuilder, SimulatedUpstream,
     StepArena,
 };
 
@@ -193,4 +193,60 @@ fn the_limit_of_scratch_holds_after_a_reset_too() {
     }
     scratch.reset();
     assert!(scratch.alloc_slice_fill_copy(1 << 20, 0_u8).is_err());
+}
+
+fn moving() -> Arena<SimulatedUpstream, Pages> {
+    let options = PagesOptions { mode: Mode::Moving, separate_lifetimes: true, ..options() };
+    Arena::new(Pages::new(options).unwrap(), upstream().handles(true).build())
+}
+
+#[test]
+fn free_memory_moves_before_more_is_mapped_than_was_ever_asked_for() {
+    let mut arena = moving();
+    let blocks: Vec<usize> = (0..8).map(|_| arena.allocate(Request::new(4 * PAGE)).unwrap().addr).collect();
+    // Every other block ends: half is free, in pieces that are too short.
+    blocks.iter().step_by(2).for_each(|&addr| {
+        arena.free(addr).unwrap();
+    });
+    let large = arena.allocate(Request::new(16 * PAGE)).unwrap();
+    assert_eq!(arena.stats().reserved.peak, 32 * PAGE, "what was free made room");
+    assert_eq!(arena.stats().reserved.current, 32 * PAGE);
+    arena.validate().unwrap();
+    arena.free(large.addr).unwrap();
+    arena.validate().unwrap();
+}
+
+#[test]
+fn what_work_still_uses_moves_and_its_old_place_stays_empty_until_that_work_is_done() {
+    let options = PagesOptions { mode: Mode::Moving, ..options() };
+    let upstream = upstream().handles(true).lag(100).build();
+    let mut arena = Arena::new(Pages::new(options).unwrap(), upstream);
+    let blocks: Vec<usize> = (0..8).map(|_| arena.allocate(Request::new(4 * PAGE)).unwrap().addr).collect();
+    blocks.iter().step_by(2).for_each(|&addr| {
+        arena.free(addr).unwrap();
+    });
+    let large = arena.allocate(Request::new(16 * PAGE)).unwrap();
+    assert_eq!(arena.stats().reserved.peak, 32 * PAGE);
+    // Places that the memory left cannot be mapped yet, so other addresses serve.
+    let next = arena.allocate(Request::new(4 * PAGE)).unwrap();
+    assert!(blocks.iter().step_by(2).all(|&addr| addr != next.addr), "{blocks:x?} {:x}", next.addr);
+    assert_eq!(arena.upstream().counters().waits, 0, "nobody waited");
+    (0..100).for_each(|_| arena.upstream_mut().advance());
+    arena.free(large.addr).unwrap();
+    arena.validate().unwrap();
+}
+
+#[test]
+fn a_handle_is_given_back_whole_or_not_at_all() {
+    let mut arena = Arena::new(Pages::new(options()).unwrap(), upstream().handles(true).build());
+    // One handle for six pages, and blocks on both sides of its middle.
+    let whole = arena.allocate(Request::new(6 * PAGE)).unwrap();
+    arena.free(whole.addr).unwrap();
+    let first = arena.allocate(Request::new(PAGE)).unwrap();
+    arena.settle();
+    let released = arena.trim(usize::MAX);
+    assert_eq!(released + arena.stats().reserved.current, 6 * PAGE);
+    arena.validate().unwrap();
+    arena.free(first.addr).unwrap();
+    assert_eq!(arena.trim(usize::MAX), 6 * PAGE - released);
 }

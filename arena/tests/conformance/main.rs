@@ -90,8 +90,14 @@ fn no_split(limit_bytes: Option<usize>) -> Box<dyn Placement> {
     whole(limit_bytes, Reuse::Larger { waste_bytes: PAGE_BYTES }, 0)
 }
 
+/// Policies that are tested where memory is had in handles, too: by the name of the test's thread, which
+/// is that of the test.
+fn has_handles() -> bool {
+    std::thread::current().name().is_some_and(|name| name.starts_with("in_handles::"))
+}
+
 fn arena(make: MakePlacement, limit_bytes: Option<usize>) -> Arena<SimulatedUpstream> {
-    let upstream = SimulatedUpstream::builder().page_bytes(PAGE_BYTES).build();
+    let upstream = SimulatedUpstream::builder().page_bytes(PAGE_BYTES).handles(has_handles()).build();
     Arena::from_boxed(make(limit_bytes), upstream)
 }
 
@@ -115,4 +121,17 @@ suite! {
     no_split: keeping;
     torch:;
     expandable:;
+}
+
+/// The same where what one call maps can only be unmapped whole.
+mod in_handles {
+    suite! {
+        pages: keeping;
+        moving: keeping;
+        none:;
+        simple: keeping;
+        no_split: keeping;
+        torch:;
+        expandable:;
+    }
 }

@@ -30,7 +30,9 @@ struct Entry {
 
 pub(super) fn parse(source: impl BufRead) -> Result<Trace, ReadError> {
     let wrong = |problem: String| ReadError::Snapshot { problem };
-    let options = serde_pickle::DeOptions::new().decode_strings();
+    // Frames are shared between entries, which the reader takes for recursion when it meets them in one
+    // another; it may replace them, since nobody looks at them here.
+    let options = serde_pickle::DeOptions::new().decode_strings().replace_recursive_structures();
     let snapshot: Snapshot =
         serde_pickle::from_reader(source, options).map_err(|error| wrong(error.to_string()))?;
     let used = snapshot.device_traces.iter().filter(|entries| !entries.is_empty()).count();
@@ -51,4 +53,25 @@ pub(super) fn parse(source: impl BufRead) -> Result<Trace, ReadError> {
         }
     }
     Ok(trace.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use mempool_pools::arena::trace::Event;
+
+    use crate::trace::parse;
+
+    #[test]
+    fn a_snapshot_is_read_with_its_streams_whatever_its_entries_share() {
+        let trace = parse(&include_bytes!("shared_frames.pickle")[..]).unwrap();
+        assert_eq!(
+            trace.events,
+            [
+                Event::Allocate { id: 1, size_bytes: 1000, stream: 0 },
+                Event::Free { id: 1 },
+                Event::Allocate { id: 2, size_bytes: 20, stream: 7 },
+            ]
+        );
+        assert_eq!(trace.unknown_frees, 1);
+    }
 }

@@ -12,7 +12,7 @@ use crate::upstream::Upstream;
 /// Free blocks that are looked at for the place where the fewest pages are missing.
 const LOOKED_AT: usize = 256;
 /// What may be mapped beyond the most that was ever asked for at once: one part in so many.
-const SLACK_PARTS: usize = 200;
+const SLACK_PARTS: usize = 400;
 /// A handle is no longer than this part of the request that it is made for,
 const HANDLES_A_REQUEST: usize = 2;
 /// nor longer than this part of all that was ever asked for at once,
@@ -34,15 +34,15 @@ struct FreeHandle {
 }
 
 impl Pages {
-    /// The free block, and the place in it, where the fewest pages are missing for `len` bytes. Places
-    /// that cannot be mapped without waiting are for when there is no other.
+    /// The free block, and the place in it, where the fewest pages are missing for `len` bytes, and whether
+    /// mapping there would wait: then there is no other.
     pub(super) fn find_least_missing(
         &self,
         zone: usize,
         len: usize,
         align: usize,
         upstream: &mut dyn Upstream,
-    ) -> Option<(FreeEntry, usize)> {
+    ) -> Option<(FreeEntry, usize, bool)> {
         let mut best: Option<((bool, usize, usize), FreeEntry, usize)> = None;
         for entry in self.zones[zone].sparse.iter_from(len).take(LOOKED_AT) {
             let block = self.blocks.get(entry.id);
@@ -74,7 +74,7 @@ impl Pages {
                 }
             }
         }
-        best.map(|(_, entry, start)| (entry, start))
+        best.map(|((blocked, ..), entry, start)| (entry, start, blocked))
     }
 
     /// The first part of an unmapped run that is mapped as one handle for a block that takes `part`.
@@ -137,18 +137,73 @@ impl Pages {
             by_len.entry(handle.range.len).or_default().push(at);
         }
         let mut taken = vec![false; free.len()];
+        // First those of the very length. Then others go back to the device, for new ones of the right
+        // length: the shortest that suffices, else the longest. What work still uses cannot go back,
+        // but it can move, and shorter ones together fill a long place.
+        over = self.fill(id, part, over, &free, &mut by_len, &mut taken, true, upstream);
+        while over > 0 {
+            let mut left = free.iter().enumerate().filter(|(at, _)| !taken[*at]);
+            let mut longest: Option<(usize, &FreeHandle)> = None;
+            let mut enough: Option<(usize, &FreeHandle)> = None;
+            for (at, handle) in &mut left {
+                let len = handle.range.len;
+                let best = if len >= over { &mut enough } else { &mut longest };
+                let better =
+                    best.is_none_or(
+                        |(_, other)| {
+                            if len >= over { len < other.range.len } else { len > other.range.len }
+                        },
+                    );
+                if better && upstream.is_idle(handle.range) {
+                    *best = Some((at, handle));
+                }
+            }
+            let Some((at, handle)) = enough.or(longest) else { break };
+            taken[at] = true;
+            over = over.saturating_sub(self.give_up(handle, id, upstream));
+        }
+        if over > 0 {
+            over = self.fill(id, part, over, &free, &mut by_len, &mut taken, false, upstream);
+        }
+        if over > (live / PINNED_PARTS).max(PINNED_PAGES * self.page_bytes) {
+            self.apart_until = self.frees.wrapping_add(FREES_APART);
+        }
+    }
+
+    /// Moves handles into unmapped parts of `part` until `over` more bytes than should be are no longer
+    /// missing, and returns what is left of `over`: only handles of the very length of new ones, or the
+    /// longest that fit.
+    #[expect(clippy::too_many_arguments, reason = "one step of `move_pages`, on what it knows")]
+    fn fill(
+        &mut self,
+        id: BlockId,
+        part: AddressRange,
+        mut over: usize,
+        free: &[FreeHandle],
+        by_len: &mut BTreeMap<usize, Vec<usize>>,
+        taken: &mut [bool],
+        exactly: bool,
+        upstream: &mut dyn Upstream,
+    ) -> usize {
+        let touched = part.outer_pages(self.page_bytes);
+        let slot = self.blocks.get(id).segment as usize;
         let mut rest = touched;
         while over > 0
             && let Some(run) = self.pages_mut(slot).first_unmapped_run(rest)
         {
-            // One of the very length, else the longest that fits in.
-            let piece = self.piece_of(run, part);
             let wanted = self.handle_of(run, part).len;
-            let found = [wanted..=wanted, 0..=piece.len]
-                .into_iter()
-                .find_map(|lens| by_len.range_mut(lens).rev().find_map(|(_, list)| list.pop()));
+            let shortest = if exactly { wanted } else { 0 };
+            let longest = if exactly { wanted } else { self.piece_of(run, part).len };
+            let found = by_len.range_mut(shortest..=longest).rev().find_map(|(_, list)| {
+                while let Some(at) = list.pop() {
+                    if !taken[at] {
+                        return Some(at);
+                    }
+                }
+                None
+            });
             let Some(at) = found else {
-                rest = AddressRange::between(piece.end(), touched.end());
+                rest = AddressRange::between(run.start + wanted, touched.end());
                 continue;
             };
             taken[at] = true;
@@ -158,23 +213,7 @@ impl Pages {
                 over = over.saturating_sub(to.len);
             }
         }
-        while over > 0 {
-            let left = || free.iter().enumerate().filter(|(at, _)| !taken[*at]);
-            // The shortest that suffices, else the longest.
-            let enough = left().filter(|(_, handle)| handle.range.len >= over);
-            let chosen = enough
-                .min_by_key(|(_, handle)| handle.range.len)
-                .or_else(|| left().max_by_key(|(_, handle)| handle.range.len));
-            let Some((at, handle)) = chosen else { break };
-            taken[at] = true;
-            // Memory that work still uses cannot go back to the device.
-            if upstream.is_idle(handle.range) {
-                over = over.saturating_sub(self.give_up(handle, id, upstream));
-            }
-        }
-        if over > (live / PINNED_PARTS).max(PINNED_PAGES * self.page_bytes) {
-            self.apart_until = self.frees.wrapping_add(FREES_APART);
-        }
+        over
     }
 
     /// Every handle of free blocks, those under `touched` excepted. `id` is a free block that is in no

@@ -36,14 +36,17 @@ impl Pages {
         upstream: &mut dyn Upstream,
     ) -> Result<Placed, ArenaError> {
         let (zone, align) = (kind.zone, request.align_bytes);
-        let (entry, start) = match self.find_least_missing(zone, len, align, upstream) {
-            Some(found) => found,
-            None => match self.add_segment(zone, len, align, upstream) {
-                Ok(entry) => (entry, aligned_start(entry.start, align)),
-                Err(ArenaError::Upstream(source)) => {
+        let found = self.find_least_missing(zone, len, align, upstream);
+        let (entry, start) = match found {
+            Some((entry, start, false)) => (entry, start),
+            // Other addresses are better than waiting, if there are any.
+            None | Some((.., true)) => match (self.add_segment(zone, len, align, upstream), found) {
+                (Ok(entry), _) => (entry, aligned_start(entry.start, align)),
+                (Err(_), Some((entry, start, _))) => (entry, start),
+                (Err(ArenaError::Upstream(source)), None) => {
                     return Err(self.out_of_memory(request.size_bytes, Some(source)));
                 }
-                Err(other) => return Err(other),
+                (Err(other), None) => return Err(other),
             },
         };
         self.remove_free(entry.id);
