@@ -91,7 +91,7 @@ const GRANULE_BYTES: usize = 512;
 /// Replays a trace. `advanced` is told now and then of how many events were done.
 ///
 /// # Errors
-/// [`Error`]; among others when the device's memory does not suffice.
+/// [`enum@Error`]; among others when the device's memory does not suffice.
 pub fn replay(
     name: &str,
     events: &[Event],
