@@ -146,6 +146,7 @@ fn new_replay(options: &Options, capacity_bytes: usize) -> Result<Replay<'_>, Co
         .page_bytes(PAGE_BYTES)
         .capacity_bytes(capacity_bytes)
         .handles(options.conf.policy() != PolicyName::Buddy)
+        .falling_addresses(true)
         .costs(options.costs.clone())
         .lag(options.lag)
         .build();

@@ -44,7 +44,9 @@ pub struct SimulatedUpstream {
     page_bytes: usize,
     capacity_bytes: usize,
     address_space_bytes: usize,
-    next_address: usize,
+    /// Addresses handed out so far, those of the pages between ranges included.
+    used_addresses: usize,
+    falling: bool,
     mapped_bytes: usize,
     ranges: BTreeMap<usize, PageMap>,
     counters: SimulatedCounters,
@@ -71,11 +73,19 @@ pub struct SimulatedBuilder {
     capacity_bytes: usize,
     address_space_bytes: usize,
     handles: bool,
+    falling: bool,
     costs: CostModel,
     lag: u64,
 }
 
 impl SimulatedBuilder {
+    /// Whether each range lies below the one before, as those of CUDA's `cuMemAlloc` do, and not above.
+    #[must_use]
+    pub fn falling_addresses(mut self, enabled: bool) -> Self {
+        self.falling = enabled;
+        self
+    }
+
     /// Whether each call of `map` makes a handle, which can only be unmapped whole, as on a CUDA device.
     #[must_use]
     pub fn handles(mut self, enabled: bool) -> Self {
@@ -128,7 +138,8 @@ impl SimulatedBuilder {
             page_bytes: self.page_bytes,
             capacity_bytes: self.capacity_bytes,
             address_space_bytes: self.address_space_bytes,
-            next_address: FIRST_ADDRESS,
+            used_addresses: 0,
+            falling: self.falling,
             mapped_bytes: 0,
             ranges: BTreeMap::new(),
             counters: SimulatedCounters::default(),
@@ -157,6 +168,7 @@ impl SimulatedUpstream {
             capacity_bytes: usize::MAX,
             address_space_bytes: 1 << (if usize::BITS == 64 { 46 } else { 30 }),
             handles: false,
+            falling: false,
             costs: CostModel::default(),
             lag: 0,
         }
@@ -301,12 +313,17 @@ impl Upstream for SimulatedUpstream {
         let refused = UpstreamError::AddressSpace { requested_bytes: len };
         let len = len.checked_next_multiple_of(self.page_bytes).ok_or(refused.clone())?;
         // A page lies between two ranges, so that blocks of two ranges never touch.
-        let used = self.next_address - FIRST_ADDRESS;
+        let used = self.used_addresses;
         if len == 0 || used.checked_add(len).is_none_or(|end| end > self.address_space_bytes) {
             return Err(refused);
         }
-        let range = AddressRange::new(self.next_address, len);
-        self.next_address = range.end() + self.page_bytes;
+        let start = if self.falling {
+            FIRST_ADDRESS + (self.address_space_bytes - used - len) / self.page_bytes * self.page_bytes
+        } else {
+            FIRST_ADDRESS + used
+        };
+        let range = AddressRange::new(start, len);
+        self.used_addresses = used.saturating_add(len).saturating_add(self.page_bytes);
         self.ranges.insert(range.start, PageMap::new(range, self.page_bytes));
         Ok(range)
     }
