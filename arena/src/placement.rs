@@ -63,7 +63,17 @@ pub trait Placement: Send + fmt::Debug {
     /// # Errors
     /// [`ArenaError::StillLive`] when there are live blocks; nothing is released then.
     /// [`ArenaError::Upstream`] when upstream refused; the rest can be tried again.
-    fn release_all(&mut self, upstream: &mut dyn Upstream) -> Result<(), ArenaError>;
+    fn release_all(&mut self, upstream: &mut dyn Upstream) -> Result<(), ArenaError> {
+        let (live_blocks, allocated_bytes) = (self.stats().blocks.current, self.stats().allocated.current);
+        if live_blocks > 0 {
+            return Err(ArenaError::StillLive { live_blocks, allocated_bytes });
+        }
+        self.trim(upstream, usize::MAX);
+        if self.stats().segments.current > 0 {
+            return Err(ArenaError::NotReleased { reserved_bytes: self.stats().reserved.current });
+        }
+        Ok(())
+    }
 
     /// The live block that starts at `addr`.
     fn live_block(&self, addr: usize) -> Option<LiveBlock>;

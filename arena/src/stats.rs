@@ -39,6 +39,11 @@ impl Stat {
         self.current -= amount;
     }
 
+    /// Makes the value `now`.
+    pub fn set(&mut self, now: usize) {
+        if now > self.current { self.increase(now - self.current) } else { self.decrease(self.current - now) }
+    }
+
     /// Sum of all decreases: what came and is no longer there.
     #[must_use]
     pub fn total_freed(&self) -> u64 {

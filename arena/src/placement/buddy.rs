@@ -241,13 +241,8 @@ impl Buddy {
         let stats = &mut self.stats;
         let bytes = stats.reserved.current - stats.allocated.current - stats.releasable_bytes;
         let blocks = self.tree.free_blocks_below(self.page_bytes.trailing_zeros());
-        for (stat, now) in [(&mut stats.inactive_split, bytes), (&mut stats.inactive_split_blocks, blocks)] {
-            if now > stat.current {
-                stat.increase(now - stat.current);
-            } else {
-                stat.decrease(stat.current - now);
-            }
-        }
+        stats.inactive_split.set(bytes);
+        stats.inactive_split_blocks.set(blocks);
     }
 
     fn out_of_memory(&mut self, requested_bytes: usize, source: Option<UpstreamError>) -> ArenaError {
@@ -385,20 +380,6 @@ impl Placement for Buddy {
         }
         self.count_splits();
         returned
-    }
-
-    fn release_all(&mut self, upstream: &mut dyn Upstream) -> Result<(), ArenaError> {
-        if self.stats.blocks.current > 0 {
-            return Err(ArenaError::StillLive {
-                live_blocks: self.stats.blocks.current,
-                allocated_bytes: self.stats.allocated.current,
-            });
-        }
-        self.trim(upstream, usize::MAX);
-        if self.stats.segments.current > 0 {
-            return Err(ArenaError::NotReleased { reserved_bytes: self.stats.reserved.current });
-        }
-        Ok(())
     }
 
     fn live_block(&self, addr: usize) -> Option<LiveBlock> {

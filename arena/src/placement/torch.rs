@@ -569,20 +569,6 @@ impl Placement for Torch {
         returned
     }
 
-    fn release_all(&mut self, upstream: &mut dyn Upstream) -> Result<(), ArenaError> {
-        if self.stats.blocks.current > 0 {
-            return Err(ArenaError::StillLive {
-                live_blocks: self.stats.blocks.current,
-                allocated_bytes: self.stats.allocated.current,
-            });
-        }
-        self.trim(upstream, usize::MAX);
-        if self.stats.segments.current > 0 {
-            return Err(ArenaError::NotReleased { reserved_bytes: self.stats.reserved.current });
-        }
-        Ok(())
-    }
-
     fn live_block(&self, addr: usize) -> Option<LiveBlock> {
         let id = self.blocks.find(addr)?;
         let block = self.blocks.get(id);

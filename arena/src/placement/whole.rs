@@ -19,7 +19,7 @@ use crate::invariant::Violation;
 use crate::placement::{DEFAULT_RANGE_BYTES, LiveBlock, Placed, Placement, check_granule, check_page};
 use crate::range::AddressRange;
 use crate::request::Request;
-use crate::stats::{Stat, Stats};
+use crate::stats::Stats;
 use crate::upstream::Upstream;
 
 /// Which requests a freed block serves.
@@ -232,9 +232,9 @@ impl Whole {
         let before = std::mem::replace(&mut chunk.split_blocks, now);
         let stats = &mut self.stats;
         let blocks = stats.inactive_split_blocks.current + now - before;
-        set(&mut stats.inactive_split_blocks, blocks);
+        stats.inactive_split_blocks.set(blocks);
         let bytes = stats.reserved.current - stats.allocated.current - stats.releasable_bytes;
-        set(&mut stats.inactive_split, bytes);
+        stats.inactive_split.set(bytes);
     }
 
     /// Address space for a chunk of `len` bytes, whole pages.
@@ -410,11 +410,6 @@ impl Whole {
     }
 }
 
-/// Makes a figure `now`.
-fn set(stat: &mut Stat, now: usize) {
-    if now > stat.current { stat.increase(now - stat.current) } else { stat.decrease(stat.current - now) }
-}
-
 impl Placement for Whole {
     fn name(&self) -> &'static str {
         match self.options.reuse {
@@ -506,20 +501,6 @@ impl Placement for Whole {
         let returned = self.unmap_free_chunks(upstream, target_bytes);
         self.release_empty_ranges(upstream);
         returned
-    }
-
-    fn release_all(&mut self, upstream: &mut dyn Upstream) -> Result<(), ArenaError> {
-        if self.stats.blocks.current > 0 {
-            return Err(ArenaError::StillLive {
-                live_blocks: self.stats.blocks.current,
-                allocated_bytes: self.stats.allocated.current,
-            });
-        }
-        self.trim(upstream, usize::MAX);
-        if self.stats.segments.current > 0 {
-            return Err(ArenaError::NotReleased { reserved_bytes: self.stats.reserved.current });
-        }
-        Ok(())
     }
 
     fn live_block(&self, addr: usize) -> Option<LiveBlock> {
