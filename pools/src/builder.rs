@@ -152,7 +152,8 @@ impl MemPoolBuilder {
     }
 
     /// For a device: before the pool would hold more than this share (between 0 and 1) of what it
-    /// may hold, its free pages are given back.
+    /// may hold, its free pages are given back. A policy that rounds a request up (buddy, segments) may
+    /// pass it by its rounding.
     pub fn garbage_collection_threshold(mut self, share: f64) -> Self {
         self.garbage_collection_threshold = Some(share);
         self
