@@ -5,6 +5,8 @@
 //! block were zero when it was placed. Clean implies mapped. Pages that were mapped by one call are a
 //! *handle*, where memory is had so, and each of them is one otherwise.
 
+use std::ops::Range;
+
 use crate::range::AddressRange;
 
 const WORD_BITS: usize = u64::BITS as usize;
@@ -113,30 +115,74 @@ impl PageMap {
     /// The handles that lie in `range`, as one range that no handle crosses the ends of. What else
     /// it has is not mapped. `range` consists of whole pages.
     pub(crate) fn whole_handles(&self, range: AddressRange) -> AddressRange {
-        let begins = |page: &AddressRange| !self.is_mapped(*page) || self.bit(&self.heads, page.start);
-        let page_bytes = self.page_bytes();
-        let page = |start| AddressRange::new(start, page_bytes);
-        let mut start = range.start;
-        while start < range.end() && !begins(&page(start)) {
-            start += page_bytes;
+        let start = self.handle_end(range.start).min(range.end());
+        if range.end() == self.range.end() || self.begins(self.page_at(range.end())) {
+            return AddressRange::between(start, range.end());
         }
-        let mut end = range.end();
-        while end > start && end < self.range.end() && !begins(&page(end)) {
-            end -= page_bytes;
-        }
-        AddressRange::between(start, end)
+        // The handle that crosses the end begins at the last page before it where one begins.
+        let pages = self.page_at(start)..self.page_at(range.end());
+        let last = self.last_page(pages, |word| self.heads[word]);
+        AddressRange::between(start, last.map_or(start, |page| self.addr_of(page)))
     }
 
     /// The end of the handle that the page before `end` belongs to.
     pub(crate) fn handle_end(&self, end: usize) -> usize {
-        let mut end = end;
-        while end < self.range.end()
-            && self.is_mapped(AddressRange::new(end, self.page_bytes()))
-            && !self.bit(&self.heads, end)
-        {
-            end += self.page_bytes();
+        let pages = self.page_at(end)..self.page_at(self.range.end());
+        let next = self.first_page(pages, |word| self.heads[word] | !self.mapped[word]);
+        next.map_or(self.range.end(), |page| self.addr_of(page))
+    }
+
+    /// The handles in `range`, which consists of whole ones, in order of address.
+    pub(crate) fn handles(&self, range: AddressRange) -> impl Iterator<Item = AddressRange> + '_ {
+        let until = self.page_at(range.end());
+        let mut rest = self.page_at(range.start)..until;
+        std::iter::from_fn(move || {
+            let first = self.first_page(rest.clone(), |word| self.heads[word])?;
+            let behind = self.first_page(first + 1..until, |word| self.heads[word] | !self.mapped[word]);
+            rest.start = behind.unwrap_or(until);
+            Some(AddressRange::between(self.addr_of(first), self.addr_of(rest.start)))
+        })
+    }
+
+    /// Whether the page is the first of a handle, or not mapped.
+    fn begins(&self, page: usize) -> bool {
+        (self.heads[page / WORD_BITS] | !self.mapped[page / WORD_BITS]) >> (page % WORD_BITS) & 1 == 1
+    }
+
+    fn page_at(&self, addr: usize) -> usize {
+        (addr - self.range.start) >> self.page_shift
+    }
+
+    fn addr_of(&self, page: usize) -> usize {
+        self.range.start + (page << self.page_shift)
+    }
+
+    /// The first of `pages` whose bit is set.
+    fn first_page(&self, pages: Range<usize>, bits: impl Fn(usize) -> u64) -> Option<usize> {
+        let mut mask = u64::MAX << (pages.start % WORD_BITS);
+        for word in pages.start / WORD_BITS..pages.end.div_ceil(WORD_BITS) {
+            let set = bits(word) & mask;
+            if set != 0 {
+                let page = word * WORD_BITS + set.trailing_zeros() as usize;
+                return Some(page).filter(|&page| page < pages.end);
+            }
+            mask = u64::MAX;
         }
-        end
+        None
+    }
+
+    /// The last of `pages` whose bit is set.
+    fn last_page(&self, pages: Range<usize>, bits: impl Fn(usize) -> u64) -> Option<usize> {
+        let mut mask = u64::MAX >> (WORD_BITS - 1 - (pages.end.max(1) - 1) % WORD_BITS);
+        for word in (pages.start / WORD_BITS..pages.end.div_ceil(WORD_BITS)).rev() {
+            let set = bits(word) & mask;
+            if set != 0 {
+                let page = word * WORD_BITS + set.ilog2() as usize;
+                return Some(page).filter(|&page| page >= pages.start);
+            }
+            mask = u64::MAX;
+        }
+        None
     }
 
     /// Notes when a block ended on the pages that `range` touches.
@@ -152,11 +198,6 @@ impl PageMap {
     /// When a block ended on the page at `addr`; 0 if that was never noted.
     pub(crate) fn freed_at(&self, addr: usize) -> u32 {
         self.freed.get((addr - self.range.start) >> self.page_shift).copied().unwrap_or(0)
-    }
-
-    fn bit(&self, bits: &[u64], addr: usize) -> bool {
-        let page = (addr - self.range.start) >> self.page_shift;
-        bits[page / WORD_BITS] >> (page % WORD_BITS) & 1 == 1
     }
 
     /// Notes that the pages of `range` were unmapped.

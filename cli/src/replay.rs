@@ -1,7 +1,5 @@
 //! What a policy would have needed for a recorded run.
 
-use std::time::Instant;
-
 use mempool_pools::arena::trace::Event;
 use mempool_pools::arena::{
     BUCKET_COUNT, BucketStats, Conf, ConfError, CostModel, PolicyName, Replay, ReplayError, Setting,
@@ -9,6 +7,8 @@ use mempool_pools::arena::{
 };
 use serde::Serialize;
 use thiserror::Error;
+
+use crate::times::{Times, renumbered};
 
 /// How a trace is replayed.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -102,19 +102,15 @@ pub fn replay(
     const PART: usize = 1 << 16;
     let capacity = options.limit_bytes.unwrap_or(usize::MAX);
     let mut replay = new_replay(options, capacity)?;
-    let mut nanoseconds = 0;
     for part in events.chunks(PART) {
-        let start = Instant::now();
         for &event in part {
             replay.apply(event)?;
         }
-        nanoseconds += start.elapsed().as_nanos();
         advanced(part.len());
     }
     let (stats, totals, at_peak) = (replay.stats(), replay.totals(), replay.at_peak());
     let counters = replay.upstream().counters();
-    let operations = events.iter().filter(|event| is_operation(event)).count();
-    let (ns_p999, ns_max) = tail(events, options, capacity)?;
+    let times = Times::measure(&renumbered(events), || new_replay(options, capacity))?;
     Ok(Report {
         trace: name.to_owned(),
         policy: options.conf.policy().to_string(),
@@ -129,9 +125,9 @@ pub fn replay(
         map_calls: counters.map_calls,
         moved_pages: counters.relocated_pages,
         mapping_us: replay.upstream().mapping_us(),
-        ns_per_op: nanoseconds as f64 / operations.max(1) as f64,
-        ns_p999,
-        ns_max,
+        ns_per_op: times.mean_ns,
+        ns_p999: times.p999_ns,
+        ns_max: times.slowest_ns,
         hit_rate: stats.hit_rate(),
         min_capacity_bytes: match options.min_capacity {
             true => Some(min_capacity(events, options, totals.requested.peak, totals.reserved.peak)?),
@@ -159,37 +155,6 @@ fn new_replay(options: &Options, capacity_bytes: usize) -> Result<Replay<'_>, Co
         Err(other) => unreachable!("checked above: {other}"),
     };
     Ok(Replay::new(upstream, make))
-}
-
-fn is_operation(event: &Event) -> bool {
-    matches!(event, Event::Allocate { .. } | Event::Free { .. })
-}
-
-/// The time below which 99.9% of all operations stay, and that of the slowest, in nanoseconds: each is
-/// timed by itself, in a run of its own.
-fn tail(events: &[Event], options: &Options, capacity_bytes: usize) -> Result<(f64, f64), Error> {
-    let mut replay = new_replay(options, capacity_bytes)?;
-    let mut times = Vec::with_capacity(events.len());
-    for &event in events {
-        let start = Instant::now();
-        replay.apply(event)?;
-        let elapsed = start.elapsed().as_nanos() as f64;
-        if is_operation(&event) {
-            times.push(elapsed);
-        }
-    }
-    if times.is_empty() {
-        return Ok((0.0, 0.0));
-    }
-    // Reading the clock takes time, which is not the policy's.
-    let mut empty: Vec<f64> = (0..1001).map(|_| Instant::now().elapsed().as_nanos() as f64).collect();
-    empty.sort_by(f64::total_cmp);
-    let clock = empty[empty.len() / 2];
-    let at = (times.len() * 999 / 1000).min(times.len() - 1);
-    let (_, p999, _) = times.select_nth_unstable_by(at, f64::total_cmp);
-    let p999 = *p999;
-    let slowest = times.iter().copied().fold(0.0, f64::max);
-    Ok(((p999 - clock).max(0.0), (slowest - clock).max(0.0)))
 }
 
 /// The smallest device on which the trace completes, to a page: at least what is live at most, and at

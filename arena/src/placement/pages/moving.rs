@@ -225,10 +225,8 @@ impl Pages {
         for block_id in blocks.filter(|&id| self.blocks.get(id).extra > 0) {
             let block = self.blocks.get(block_id);
             let pages = &self.segment(block).pages;
-            let mut rest = pages.whole_handles(block.range().inner_pages(self.page_bytes));
-            while let Some(run) = pages.first_mapped_run(rest) {
-                let range = AddressRange::between(run.start, pages.handle_end(run.start + self.page_bytes));
-                rest = AddressRange::between(range.end(), rest.end());
+            let whole = pages.whole_handles(block.range().inner_pages(self.page_bytes));
+            for range in pages.handles(whole) {
                 let apart = block_id != id || range.end() <= touched.start || range.start >= touched.end();
                 if apart {
                     free.push(FreeHandle { freed_at: pages.freed_at(range.start), range, block: block_id });
