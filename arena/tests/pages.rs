@@ -27,7 +27,7 @@ fn arena(options: PagesOptions) -> Arena<SimulatedUpstream, Pages> {
 
 #[test]
 fn at_most_eight_blocks_of_a_size_wait() {
-    let mut arena = arena(options());
+    let mut arena = arena(PagesOptions { park_after_frees: 0, ..options() });
     let blocks: Vec<usize> = (0..9).map(|_| arena.allocate(Request::new(4096)).unwrap().addr).collect();
     for &addr in &blocks[..8] {
         arena.free(addr).unwrap();
@@ -37,6 +37,22 @@ fn at_most_eight_blocks_of_a_size_wait() {
     assert_eq!(arena.stats().parked_bytes, 4096);
     arena.settle();
     assert_eq!(arena.stats().parked_bytes, 0);
+}
+
+#[test]
+fn blocks_wait_once_a_program_repeats_itself() {
+    let mut arena = arena(PagesOptions { park_after_frees: 3, ..options() });
+    let mut pair = |size| {
+        let block = arena.allocate(Request::new(size)).unwrap();
+        arena.free(block.addr).unwrap();
+        arena.stats().parked_bytes
+    };
+    assert_eq!([pair(4096), pair(4096), pair(4096), pair(4096)], [0, 0, 0, 4096]);
+    assert_eq!(
+        [pair(8 * PAGE), pair(4096), pair(4096), pair(4096)],
+        [0, 0, 0, 4096],
+        "new pages start it anew"
+    );
 }
 
 #[test]

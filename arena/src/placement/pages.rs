@@ -9,8 +9,8 @@
 //! the placement are unmapped to make room: memory moves to where it is needed without
 //! copying a byte.
 //!
-//! A freed block waits for a moment for another request of its size before it joins its
-//! neighbours ([`Parked`]).
+//! Where a program repeats itself, a freed block waits for another request of its size before it
+//! joins its neighbours ([`Parked`]).
 //!
 //! Small and large requests live in segments of their own ([`Zone`]), so that a small
 //! survivor does not split a large block; on request so do large ones that are expected to live long
@@ -48,6 +48,9 @@ pub struct PagesOptions {
     pub first_range_bytes: usize,
     /// When free pages move to where pages are needed.
     pub mode: Mode,
+    /// After so many frees since a page was mapped a program is taken to repeat itself, and blocks that end
+    /// wait for requests of their size. Before, that would keep others from the best place.
+    pub park_after_frees: u32,
     /// Keeps large requests that are expected to live long apart from others.
     pub separate_lifetimes: bool,
     /// Maps each range whole when it is reserved and gives it back whole: for an upstream whose
@@ -64,6 +67,7 @@ impl Default for PagesOptions {
             limit_bytes: None,
             first_range_bytes: DEFAULT_RANGE_BYTES,
             mode: Mode::OnPressure,
+            park_after_frees: 8192,
             separate_lifetimes: false,
             whole_ranges: false,
         }
@@ -130,6 +134,8 @@ pub struct Pages {
     apart_until: u32,
     /// Frees so far, to tell which pages were free for long.
     frees: u32,
+    /// Frees since a page was mapped last.
+    quiet_frees: u32,
 }
 
 impl Pages {
@@ -157,6 +163,7 @@ impl Pages {
             handles: false,
             apart_until: 0,
             frees: 0,
+            quiet_frees: 0,
             page_bytes: options.granule_bytes,
             options,
             blocks: Blocks::default(),
@@ -421,8 +428,8 @@ impl Placement for Pages {
             self.pages_mut(block.segment as usize).set_dirty(block.range());
             self.blocks.get_mut(id).dirty = true;
         }
-        if self.options.mode == Mode::Moving {
-            // A block that waits apart from its neighbours keeps others from the best place.
+        self.quiet_frees = self.quiet_frees.saturating_add(1);
+        if self.quiet_frees <= self.options.park_after_frees {
             self.blocks.withdraw(id);
             self.settle_block(id);
             return Ok(ended);

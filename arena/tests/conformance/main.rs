@@ -21,6 +21,7 @@ fn pages(limit_bytes: Option<usize>) -> Box<dyn Placement> {
         small_limit_bytes: 1 << 15,
         limit_bytes,
         first_range_bytes: 1 << 20,
+        park_after_frees: 0,
         ..PagesOptions::default()
     };
     Box::new(Pages::new(options).unwrap())
@@ -33,6 +34,7 @@ fn moving(limit_bytes: Option<usize>) -> Box<dyn Placement> {
         limit_bytes,
         first_range_bytes: 1 << 20,
         mode: Mode::Moving,
+        park_after_frees: 4,
         separate_lifetimes: true,
         ..PagesOptions::default()
     };

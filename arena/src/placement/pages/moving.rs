@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Pages;
 use super::cutting::aligned_start;
+use super::{Mode, Pages};
 use crate::block::BlockId;
 use crate::range::AddressRange;
 use crate::size_index::FreeEntry;
@@ -19,6 +19,13 @@ const HANDLES_A_REQUEST: usize = 2;
 const HANDLES_IN_ALL: usize = 500;
 /// but may be so many pages in any case.
 const SHORT_HANDLE_PAGES: usize = 3;
+/// Where memory only moves when it is short, few calls matter more: a handle may be as long as this part of
+/// all that was ever asked for at once, and so many pages in any case,
+const LONG_HANDLES_IN_ALL: usize = 64;
+const LONG_HANDLE_PAGES: usize = 32;
+/// unless that is more than this part of the device or the limit: of few long ones too many would have a
+/// block on them when memory is short.
+const LONG_HANDLES_IN_CAPACITY: usize = 2048;
 /// When so much too much has to be mapped because free memory is pinned by blocks that share its
 /// handles, one part of what was ever asked for at once and so many pages at least,
 const PINNED_PARTS: usize = 200;
@@ -79,9 +86,24 @@ impl Pages {
 
     /// The first part of an unmapped run that is mapped as one handle for a block that takes `part`.
     /// Pages that the block shares with others are handles of their own.
-    pub(super) fn handle_of(&self, run: AddressRange, part: AddressRange) -> AddressRange {
+    /// `capacity_bytes` can be mapped at all.
+    pub(super) fn handle_of(
+        &self,
+        run: AddressRange,
+        part: AddressRange,
+        capacity_bytes: usize,
+    ) -> AddressRange {
         if !self.handles {
             return run;
+        }
+        if self.options.mode == Mode::OnPressure {
+            let most =
+                (self.stats.requested.peak / LONG_HANDLES_IN_ALL).max(LONG_HANDLE_PAGES * self.page_bytes);
+            let room = capacity_bytes / LONG_HANDLES_IN_CAPACITY;
+            let most = most.min(room) & !(self.page_bytes - 1);
+            if most > self.handle_bytes(part.len) {
+                return AddressRange::new(run.start, run.len.min(most));
+            }
         }
         let piece = self.piece_of(run, part);
         AddressRange::new(run.start, piece.len.min(self.handle_bytes(part.len)))
@@ -191,7 +213,7 @@ impl Pages {
         while over > 0
             && let Some(run) = self.pages_mut(slot).first_unmapped_run(rest)
         {
-            let wanted = self.handle_of(run, part).len;
+            let wanted = self.handle_of(run, part, usize::MAX).len;
             let shortest = if exactly { wanted } else { 0 };
             let longest = if exactly { wanted } else { self.piece_of(run, part).len };
             let found = by_len.range_mut(shortest..=longest).rev().find_map(|(_, list)| {

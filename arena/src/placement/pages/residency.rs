@@ -67,6 +67,9 @@ impl Pages {
         let extra = self.live_extra(request, len, start, kind);
         self.carve(entry.id, start, len, extra);
         let hit = self.stats.map_calls == calls_before;
+        if !hit {
+            self.quiet_frees = 0;
+        }
         self.stats.count_allocation(request.size_bytes, len, hit);
         Ok(Placed { addr: start, allocated_bytes: len, hit })
     }
@@ -140,9 +143,10 @@ impl Pages {
         {
             return Err(Refused::Limit { missing_bytes: reserved + missing_bytes - limit });
         }
+        let capacity = self.options.limit_bytes.unwrap_or(usize::MAX).min(upstream.capacity_bytes());
         let mut mapped_runs: Vec<AddressRange> = Vec::new();
         while let Some(run) = self.pages_mut(slot).first_unmapped_run(touched) {
-            let run = self.handle_of(run, part);
+            let run = self.handle_of(run, part, capacity);
             self.stats.map_calls += 1;
             let result = upstream.map(run);
             let done = match &result {
