@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::error::ArenaError;
 use crate::placement::Placement;
+use crate::placement::bfc::{Bfc, BfcOptions};
 use crate::placement::buddy::{Buddy, BuddyOptions};
 use crate::placement::pages::{Mode, Pages, PagesOptions};
 use crate::placement::torch::{Torch, TorchOptions};
@@ -24,6 +25,8 @@ pub enum PolicyName {
     Pages,
     /// Blocks of powers of two, split in halves.
     Buddy,
+    /// TensorFlow's: best fit with coalescing, in regions that double.
+    Bfc,
     /// PyTorch's, with segments that are taken whole.
     Torch,
     /// PyTorch's, with expandable segments.
@@ -36,8 +39,8 @@ pub enum PolicyName {
 
 impl PolicyName {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::None, Self::Simple, Self::Buddy, Self::Torch, Self::Expandable, Self::Pages];
+    pub const ALL: [Self; 7] =
+        [Self::None, Self::Simple, Self::Buddy, Self::Bfc, Self::Torch, Self::Expandable, Self::Pages];
 
     /// As options spell it.
     #[must_use]
@@ -45,6 +48,7 @@ impl PolicyName {
         match self {
             Self::Pages => "pages",
             Self::Buddy => "buddy",
+            Self::Bfc => "bfc",
             Self::Torch => "torch",
             Self::Expandable => "expandable",
             Self::Simple => "simple",
@@ -66,7 +70,7 @@ impl FromStr for PolicyName {
         Self::ALL.into_iter().find(|policy| policy.as_str() == name).ok_or_else(|| ConfError::Value {
             key: "policy",
             value: name.to_owned(),
-            expected: "one of none, simple, buddy, torch, expandable, pages",
+            expected: "one of none, simple, buddy, bfc, torch, expandable, pages",
         })
     }
 }
@@ -111,10 +115,11 @@ pub enum ConfError {
 }
 
 /// All keys.
-const KEYS: [&str; 8] = [
+const KEYS: [&str; 9] = [
     "policy",
     "mode",
     "separate_lifetimes",
+    "allow_growth",
     "expandable_segments",
     "max_split_size_mb",
     "roundup_power2_divisions",
@@ -132,6 +137,8 @@ pub struct Conf {
     pub mode: Option<Mode>,
     /// `separate_lifetimes`, of policy `pages`.
     pub separate_lifetimes: Option<bool>,
+    /// `allow_growth`, of policy `bfc`: not all memory at once.
+    pub allow_growth: Option<bool>,
     /// `expandable_segments`, of policy `torch`.
     pub expandable_segments: Option<bool>,
     /// `max_split_size_mb`, of policy `torch`: blocks of so many MiB and larger are not split.
@@ -205,6 +212,9 @@ impl Conf {
             "separate_lifetimes" => {
                 self.separate_lifetimes = Some(flag(value).ok_or_else(|| wrong("True or False"))?);
             }
+            "allow_growth" => {
+                self.allow_growth = Some(flag(value).ok_or_else(|| wrong("True or False"))?);
+            }
             "expandable_segments" => {
                 self.expandable_segments = Some(flag(value).ok_or_else(|| wrong("True or False"))?);
             }
@@ -254,26 +264,20 @@ impl Conf {
     pub fn placement(&self, setting: Setting) -> Result<Box<dyn Placement>, ConfError> {
         let policy = self.policy();
         let Setting { granule_bytes, limit_bytes, range_bytes } = setting;
-        if policy != PolicyName::Pages {
-            for (given, key) in
-                [(self.mode.is_some(), "mode"), (self.separate_lifetimes.is_some(), "separate_lifetimes")]
-            {
-                if given {
-                    return Err(ConfError::NotOfPolicy { key, policy });
-                }
-            }
-        }
-        if !matches!(policy, PolicyName::Torch | PolicyName::Expandable) {
-            for (given, key) in [
-                (self.expandable_segments.is_some(), "expandable_segments"),
-                (self.max_split_size_mb.is_some(), "max_split_size_mb"),
-                (self.roundup_power2_divisions.is_some(), "roundup_power2_divisions"),
-                (self.garbage_collection_threshold.is_some(), "garbage_collection_threshold"),
-                (self.large_segment_size_mb.is_some(), "large_segment_size_mb"),
-            ] {
-                if given {
-                    return Err(ConfError::NotOfPolicy { key, policy });
-                }
+        let (pages, bfc) = (policy == PolicyName::Pages, policy == PolicyName::Bfc);
+        let torch = matches!(policy, PolicyName::Torch | PolicyName::Expandable);
+        for (given, key, has_it) in [
+            (self.mode.is_some(), "mode", pages),
+            (self.separate_lifetimes.is_some(), "separate_lifetimes", pages),
+            (self.allow_growth.is_some(), "allow_growth", bfc),
+            (self.expandable_segments.is_some(), "expandable_segments", torch),
+            (self.max_split_size_mb.is_some(), "max_split_size_mb", torch),
+            (self.roundup_power2_divisions.is_some(), "roundup_power2_divisions", torch),
+            (self.garbage_collection_threshold.is_some(), "garbage_collection_threshold", torch),
+            (self.large_segment_size_mb.is_some(), "large_segment_size_mb", torch),
+        ] {
+            if given && !has_it {
+                return Err(ConfError::NotOfPolicy { key, policy });
             }
         }
         let whole = |reuse| {
@@ -292,6 +296,12 @@ impl Conf {
             })?),
             PolicyName::Buddy => {
                 Box::new(Buddy::new(BuddyOptions { granule_bytes, limit_bytes, range_bytes })?)
+            }
+            // Sizes are rounded as TensorFlow does.
+            PolicyName::Bfc => {
+                let usual = BfcOptions::default();
+                let allow_growth = self.allow_growth.unwrap_or(usual.allow_growth);
+                Box::new(Bfc::new(BfcOptions { limit_bytes, allow_growth, ..usual })?)
             }
             PolicyName::Torch | PolicyName::Expandable => {
                 let usual = TorchOptions::default();
@@ -346,54 +356,4 @@ fn divisions(value: &str) -> Option<[u32; 16]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_are_read_with_their_values() {
-        let conf: Conf = "policy:torch, max_split_size_mb:256,roundup_power2_divisions:[64:8,256:2,>:1],\
-                          garbage_collection_threshold:0.8"
-            .parse()
-            .unwrap();
-        assert_eq!(conf.policy(), PolicyName::Torch);
-        assert_eq!(conf.max_split_size_mb, Some(256));
-        let divisions = conf.roundup_power2_divisions.unwrap();
-        assert_eq!((divisions[0], divisions[6], divisions[7], divisions[8], divisions[9]), (8, 8, 2, 2, 1));
-        assert_eq!(conf.garbage_collection_threshold, Some(0.8));
-        let expandable: Conf = "policy:torch,expandable_segments:True".parse().unwrap();
-        assert_eq!(expandable.policy(), PolicyName::Expandable);
-        assert_eq!("".parse::<Conf>().unwrap(), Conf::default());
-    }
-
-    #[test]
-    fn what_is_not_an_option_is_an_error_that_names_the_known_ones() {
-        let error = |text: &str| text.parse::<Conf>().unwrap_err().to_string();
-        assert!(error("polcy:torch").contains("max_split_size_mb"), "{}", error("polcy:torch"));
-        assert!(error("policy:fast").contains("expandable"), "{}", error("policy:fast"));
-        for wrong in [
-            "policy",
-            "max_split_size_mb:19",
-            "max_split_size_mb:99999999999999999",
-            "garbage_collection_threshold:1",
-            "garbage_collection_threshold:nan",
-            "roundup_power2_divisions:3",
-            "roundup_power2_divisions:[64:8",
-            "roundup_power2_divisions:[64:8,32:2]",
-            "expandable_segments:yes",
-        ] {
-            assert!(wrong.parse::<Conf>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn an_option_of_another_policy_is_refused() {
-        let setting = Setting { granule_bytes: 512, limit_bytes: None, range_bytes: 1 << 30 };
-        let conf: Conf = "policy:buddy,max_split_size_mb:64".parse().unwrap();
-        let error = conf.placement(setting).unwrap_err();
-        assert_eq!(error.to_string(), "policy buddy has no option max_split_size_mb");
-        for policy in PolicyName::ALL {
-            let conf = Conf { policy: Some(policy), ..Conf::default() };
-            assert_eq!(conf.placement(setting).unwrap().name(), policy.as_str());
-        }
-    }
-}
+mod tests;

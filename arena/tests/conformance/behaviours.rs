@@ -221,7 +221,6 @@ macro_rules! instantiate {
             impossible_requests_are_errors_with_their_numbers
             an_unknown_address_is_an_error_and_changes_nothing
             a_full_upstream_is_an_error_that_loses_nothing
-            free_pages_move_to_where_a_limit_forbids_new_ones
             a_map_that_fails_half_way_is_rolled_back
             a_range_that_upstream_does_not_take_back_stays_usable
             release_with_live_blocks_is_refused
@@ -242,6 +241,12 @@ macro_rules! instantiate {
         $crate::behaviours::instantiate! { $make =>
             trim_stops_at_its_target
             only_never_used_pages_count_as_clean
+        }
+    };
+    // What policies do whose blocks of a page pin no other free page.
+    ($make:path, pinning_little) => {
+        $crate::behaviours::instantiate! { $make =>
+            free_pages_move_to_where_a_limit_forbids_new_ones
         }
     };
     ($make:path => $($name:ident)*) => {

@@ -5,8 +5,8 @@ mod model;
 mod programs;
 
 use mempool_arena::{
-    Arena, Buddy, BuddyOptions, Mode, Pages, PagesOptions, Placement, Reuse, SimulatedUpstream, Torch,
-    TorchOptions, Whole, WholeOptions,
+    Arena, Bfc, BfcOptions, Buddy, BuddyOptions, Mode, Pages, PagesOptions, Placement, Reuse,
+    SimulatedUpstream, Torch, TorchOptions, Whole, WholeOptions,
 };
 
 /// Pages of the simulated upstream: small, so that random programs cross many of them.
@@ -44,6 +44,16 @@ fn moving(limit_bytes: Option<usize>) -> Box<dyn Placement> {
 fn buddy(limit_bytes: Option<usize>) -> Box<dyn Placement> {
     let options = BuddyOptions { granule_bytes: 256, limit_bytes, range_bytes: 1 << 20 };
     Box::new(Buddy::new(options).unwrap())
+}
+
+fn bfc(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    let options = BfcOptions {
+        limit_bytes,
+        initial_region_bytes: PAGE_BYTES,
+        max_internal_fragmentation_bytes: 2 * PAGE_BYTES,
+        ..BfcOptions::default()
+    };
+    Box::new(Bfc::new(options).unwrap())
 }
 
 fn torch_with(limit_bytes: Option<usize>, expandable_segments: bool) -> Box<dyn Placement> {
@@ -115,25 +125,27 @@ macro_rules! suite {
 }
 
 suite! {
-    pages: keeping cutting;
-    moving: keeping cutting;
-    buddy: keeping cutting;
-    none:;
-    simple: keeping;
-    no_split: keeping;
-    torch:;
-    expandable:;
+    pages: keeping cutting pinning_little;
+    moving: keeping cutting pinning_little;
+    buddy: keeping cutting pinning_little;
+    none: pinning_little;
+    simple: keeping pinning_little;
+    no_split: keeping pinning_little;
+    bfc: keeping;
+    torch: pinning_little;
+    expandable: pinning_little;
 }
 
 /// The same where what one call maps can only be unmapped whole.
 mod in_handles {
     suite! {
-        pages: keeping;
-        moving: keeping;
-        none:;
-        simple: keeping;
-        no_split: keeping;
-        torch:;
-        expandable:;
+        pages: keeping pinning_little;
+        moving: keeping pinning_little;
+        none: pinning_little;
+        simple: keeping pinning_little;
+        no_split: keeping pinning_little;
+        bfc: keeping;
+        torch: pinning_little;
+        expandable: pinning_little;
     }
 }

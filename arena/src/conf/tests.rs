@@ -1,0 +1,56 @@
+use super::*;
+
+#[test]
+fn options_are_read_with_their_values() {
+    let conf: Conf = "policy:torch, max_split_size_mb:256,roundup_power2_divisions:[64:8,256:2,>:1],\
+                      garbage_collection_threshold:0.8"
+        .parse()
+        .unwrap();
+    assert_eq!(conf.policy(), PolicyName::Torch);
+    assert_eq!(conf.max_split_size_mb, Some(256));
+    let divisions = conf.roundup_power2_divisions.unwrap();
+    assert_eq!((divisions[0], divisions[6], divisions[7], divisions[8], divisions[9]), (8, 8, 2, 2, 1));
+    assert_eq!(conf.garbage_collection_threshold, Some(0.8));
+    let expandable: Conf = "policy:torch,expandable_segments:True".parse().unwrap();
+    assert_eq!(expandable.policy(), PolicyName::Expandable);
+    assert_eq!("policy:bfc,allow_growth:False".parse::<Conf>().unwrap().allow_growth, Some(false));
+    assert_eq!("".parse::<Conf>().unwrap(), Conf::default());
+}
+
+#[test]
+fn what_is_not_an_option_is_an_error_that_names_the_known_ones() {
+    let error = |text: &str| text.parse::<Conf>().unwrap_err().to_string();
+    assert!(error("polcy:torch").contains("max_split_size_mb"), "{}", error("polcy:torch"));
+    assert!(error("policy:fast").contains("expandable"), "{}", error("policy:fast"));
+    for wrong in [
+        "policy",
+        "max_split_size_mb:19",
+        "max_split_size_mb:99999999999999999",
+        "garbage_collection_threshold:1",
+        "garbage_collection_threshold:nan",
+        "roundup_power2_divisions:3",
+        "roundup_power2_divisions:[64:8",
+        "roundup_power2_divisions:[64:8,32:2]",
+        "expandable_segments:yes",
+    ] {
+        assert!(wrong.parse::<Conf>().is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn an_option_of_another_policy_is_refused() {
+    let setting = Setting { granule_bytes: 512, limit_bytes: None, range_bytes: 1 << 30 };
+    let conf: Conf = "policy:buddy,max_split_size_mb:64".parse().unwrap();
+    let error = conf.placement(setting).unwrap_err();
+    assert_eq!(error.to_string(), "policy buddy has no option max_split_size_mb");
+    for (policy, option) in
+        [("torch", "allow_growth:True"), ("bfc", "mode:moving"), ("bfc", "large_segment_size_mb:8")]
+    {
+        let conf: Conf = format!("policy:{policy},{option}").parse().unwrap();
+        assert!(matches!(conf.placement(setting), Err(ConfError::NotOfPolicy { .. })), "{policy}");
+    }
+    for policy in PolicyName::ALL {
+        let conf = Conf { policy: Some(policy), ..Conf::default() };
+        assert_eq!(conf.placement(setting).unwrap().name(), policy.as_str());
+    }
+}
