@@ -23,6 +23,7 @@
 //! the lock.
 #![forbid(unsafe_code)]
 
+mod address_space;
 mod arena;
 mod block;
 mod buddy_tree;
