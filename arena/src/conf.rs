@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::error::ArenaError;
 use crate::placement::Placement;
+use crate::placement::buckets::{Buckets, BucketsOptions};
 use crate::placement::buddy::{Buddy, BuddyOptions};
 use crate::placement::pages::{Mode, Pages, PagesOptions};
 use crate::placement::torch::{Torch, TorchOptions};
@@ -22,6 +23,8 @@ pub enum PolicyName {
     /// Best fit in virtual ranges whose pages are mapped where they are needed.
     #[default]
     Pages,
+    /// Small, medium and large requests kept apart; what is unused for longest goes back first.
+    Buckets,
     /// Blocks of powers of two, split in halves.
     Buddy,
     /// PyTorch's, with segments that are taken whole.
@@ -36,14 +39,15 @@ pub enum PolicyName {
 
 impl PolicyName {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::None, Self::Simple, Self::Buddy, Self::Torch, Self::Expandable, Self::Pages];
+    pub const ALL: [Self; 7] =
+        [Self::None, Self::Simple, Self::Buckets, Self::Buddy, Self::Torch, Self::Expandable, Self::Pages];
 
     /// As options spell it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pages => "pages",
+            Self::Buckets => "buckets",
             Self::Buddy => "buddy",
             Self::Torch => "torch",
             Self::Expandable => "expandable",
@@ -66,7 +70,7 @@ impl FromStr for PolicyName {
         Self::ALL.into_iter().find(|policy| policy.as_str() == name).ok_or_else(|| ConfError::Value {
             key: "policy",
             value: name.to_owned(),
-            expected: "one of none, simple, buddy, torch, expandable, pages",
+            expected: "one of none, simple, buckets, buddy, torch, expandable, pages",
         })
     }
 }
@@ -111,7 +115,7 @@ pub enum ConfError {
 }
 
 /// All keys.
-const KEYS: [&str; 8] = [
+const KEYS: [&str; 12] = [
     "policy",
     "mode",
     "separate_lifetimes",
@@ -120,6 +124,10 @@ const KEYS: [&str; 8] = [
     "roundup_power2_divisions",
     "garbage_collection_threshold",
     "large_segment_size_mb",
+    "small_limit_mb",
+    "medium_limit_mb",
+    "max_cached_mb",
+    "slack_percent",
 ];
 
 /// Options by name, as they were given.
@@ -142,6 +150,15 @@ pub struct Conf {
     pub garbage_collection_threshold: Option<f64>,
     /// `large_segment_size_mb`, of policy `torch`.
     pub large_segment_size_mb: Option<usize>,
+    /// `small_limit_mb`, of policy `buckets`: requests up to so many MiB are small.
+    pub small_limit_mb: Option<usize>,
+    /// `medium_limit_mb`, of policy `buckets`: larger requests up to so many MiB are medium.
+    pub medium_limit_mb: Option<usize>,
+    /// `max_cached_mb`, of policy `buckets`: unused segments are kept up to so many MiB.
+    pub max_cached_mb: Option<usize>,
+    /// `slack_percent`, of policy `buckets`: so much more may be mapped than blocks ever took at once
+    /// before unused segments go back; `off` for no such bound.
+    pub slack_percent: Option<Option<usize>>,
 }
 
 /// What a placement is made for.
@@ -216,6 +233,20 @@ impl Conf {
                 let mib = megabytes().filter(|&mib| mib >= 2 && mib % 2 == 0);
                 self.large_segment_size_mb = Some(mib.ok_or_else(|| wrong("an even number from 2"))?);
             }
+            "small_limit_mb" | "medium_limit_mb" | "max_cached_mb" => {
+                let mib = Some(megabytes().ok_or_else(|| wrong("a number of MiB"))?);
+                match key {
+                    "small_limit_mb" => self.small_limit_mb = mib,
+                    "medium_limit_mb" => self.medium_limit_mb = mib,
+                    _ => self.max_cached_mb = mib,
+                }
+            }
+            "slack_percent" => {
+                self.slack_percent = Some(match value {
+                    "off" => None,
+                    number => Some(number.parse().map_err(|_| wrong("a number of percent, or off"))?),
+                });
+            }
             "garbage_collection_threshold" => {
                 let share = value.parse().ok().filter(|&share: &f64| share > 0.0 && share < 1.0);
                 let share = share.ok_or_else(|| wrong("a number between 0 and 1"))?;
@@ -276,6 +307,18 @@ impl Conf {
                 }
             }
         }
+        if policy != PolicyName::Buckets {
+            for (given, key) in [
+                (self.small_limit_mb.is_some(), "small_limit_mb"),
+                (self.medium_limit_mb.is_some(), "medium_limit_mb"),
+                (self.max_cached_mb.is_some(), "max_cached_mb"),
+                (self.slack_percent.is_some(), "slack_percent"),
+            ] {
+                if given {
+                    return Err(ConfError::NotOfPolicy { key, policy });
+                }
+            }
+        }
         let whole = |reuse| {
             let options =
                 WholeOptions { granule_bytes, limit_bytes, range_bytes, reuse, ..WholeOptions::default() };
@@ -290,6 +333,25 @@ impl Conf {
                 separate_lifetimes: self.separate_lifetimes.unwrap_or(self.mode == Some(Mode::Moving)),
                 ..PagesOptions::default()
             })?),
+            PolicyName::Buckets => {
+                let usual = BucketsOptions::default();
+                let bytes = |mib: usize| mib << 20;
+                let small_limit_bytes = self.small_limit_mb.map_or(usual.small_limit_bytes, bytes);
+                // Two small requests fill a segment, as by default.
+                let small_segment_bytes = usual.small_segment_bytes.max(small_limit_bytes.saturating_mul(2));
+                Box::new(Buckets::new(BucketsOptions {
+                    granule_bytes,
+                    small_limit_bytes,
+                    medium_limit_bytes: self.medium_limit_mb.map_or(usual.medium_limit_bytes, bytes),
+                    small_segment_bytes,
+                    medium_segment_bytes: usual.medium_segment_bytes.max(small_segment_bytes),
+                    limit_bytes,
+                    max_cached_bytes: self.max_cached_mb.map(bytes),
+                    slack_percent: self.slack_percent.unwrap_or(usual.slack_percent),
+                    range_bytes,
+                    ..usual
+                })?)
+            }
             PolicyName::Buddy => {
                 Box::new(Buddy::new(BuddyOptions { granule_bytes, limit_bytes, range_bytes })?)
             }
@@ -348,6 +410,7 @@ fn divisions(value: &str) -> Option<[u32; 16]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Arena, Request, SimulatedUpstream};
 
     #[test]
     fn options_are_read_with_their_values() {
@@ -366,6 +429,31 @@ mod tests {
     }
 
     #[test]
+    fn the_classes_of_policy_buckets_are_set_in_mebibytes() {
+        let setting = Setting { granule_bytes: 512, limit_bytes: None, range_bytes: 1 << 30 };
+        // What 3 MiB and then 40 MiB reserve tells their classes, and what stays of them the options.
+        let reserved = |text: &str| {
+            let conf: Conf = text.parse().unwrap();
+            let upstream = SimulatedUpstream::builder().build();
+            let mut arena = Arena::from_boxed(conf.placement(setting).unwrap(), upstream);
+            [3_usize, 40].map(|mib| {
+                let block = arena.allocate(Request::new(mib << 20)).unwrap();
+                arena.free(block.addr).unwrap();
+                arena.stats().reserved.current >> 20
+            })
+        };
+        assert_eq!(reserved("policy:buckets"), [32, 40]);
+        assert_eq!(reserved("policy:buckets,slack_percent:off"), [32, 72]);
+        assert_eq!(reserved("policy:buckets,slack_percent:80"), [32, 72]);
+        assert_eq!(reserved("policy:buckets,slack_percent:79"), [32, 40]);
+        assert_eq!(reserved("policy:buckets,small_limit_mb:4,slack_percent:off"), [8, 48]);
+        assert_eq!(reserved("policy:buckets,medium_limit_mb:2,slack_percent:off"), [4, 44]);
+        assert_eq!(reserved("policy:buckets,max_cached_mb:33,slack_percent:off"), [32, 32]);
+        let wrong: Conf = "policy:buckets,small_limit_mb:9,medium_limit_mb:8".parse().unwrap();
+        assert!(matches!(wrong.placement(setting), Err(ConfError::Refused(ArenaError::Option { .. }))));
+    }
+
+    #[test]
     fn what_is_not_an_option_is_an_error_that_names_the_known_ones() {
         let error = |text: &str| text.parse::<Conf>().unwrap_err().to_string();
         assert!(error("polcy:torch").contains("max_split_size_mb"), "{}", error("polcy:torch"));
@@ -380,6 +468,9 @@ mod tests {
             "roundup_power2_divisions:[64:8",
             "roundup_power2_divisions:[64:8,32:2]",
             "expandable_segments:yes",
+            "medium_limit_mb:-1",
+            "max_cached_mb:99999999999999999",
+            "slack_percent:none",
         ] {
             assert!(wrong.parse::<Conf>().is_err(), "{wrong}");
         }
@@ -391,6 +482,9 @@ mod tests {
         let conf: Conf = "policy:buddy,max_split_size_mb:64".parse().unwrap();
         let error = conf.placement(setting).unwrap_err();
         assert_eq!(error.to_string(), "policy buddy has no option max_split_size_mb");
+        let conf: Conf = "policy:pages,slack_percent:off".parse().unwrap();
+        let error = conf.placement(setting).unwrap_err();
+        assert_eq!(error.to_string(), "policy pages has no option slack_percent");
         for policy in PolicyName::ALL {
             let conf = Conf { policy: Some(policy), ..Conf::default() };
             assert_eq!(conf.placement(setting).unwrap().name(), policy.as_str());

@@ -52,6 +52,7 @@ pub use conf::{Conf, ConfError, PolicyName, Setting};
 pub use cost::{CostModel, HandleCost};
 pub use error::{ArenaError, MapError, UpstreamError};
 pub use invariant::Violation;
+pub use placement::buckets::{Buckets, BucketsOptions};
 pub use placement::buddy::{Buddy, BuddyOptions};
 pub use placement::pages::{Mode, Pages, PagesOptions};
 pub use placement::torch::{Torch, TorchOptions};

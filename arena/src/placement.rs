@@ -1,5 +1,6 @@
 //! How blocks are placed: one trait, one file for each policy.
 
+pub(crate) mod buckets;
 pub(crate) mod buddy;
 pub(crate) mod pages;
 pub(crate) mod torch;

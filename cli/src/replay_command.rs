@@ -14,7 +14,7 @@ pub(crate) struct Args {
     /// The traces.
     #[arg(required = true)]
     traces: Vec<PathBuf>,
-    /// How blocks are placed: none, simple, buddy, torch, expandable or pages. May be given more than
+    /// How blocks are placed: none, simple, buckets, buddy, torch, expandable or pages. May be given more than
     /// once, or as `all`.
     #[arg(long, value_name = "POLICY")]
     policy: Vec<String>,

@@ -5,8 +5,8 @@ mod model;
 mod programs;
 
 use mempool_arena::{
-    Arena, Buddy, BuddyOptions, Mode, Pages, PagesOptions, Placement, Reuse, SimulatedUpstream, Torch,
-    TorchOptions, Whole, WholeOptions,
+    Arena, Buckets, BucketsOptions, Buddy, BuddyOptions, Mode, Pages, PagesOptions, Placement, Reuse,
+    SimulatedUpstream, Torch, TorchOptions, Whole, WholeOptions,
 };
 
 /// Pages of the simulated upstream: small, so that random programs cross many of them.
@@ -42,6 +42,40 @@ fn moving(limit_bytes: Option<usize>) -> Box<dyn Placement> {
 fn buddy(limit_bytes: Option<usize>) -> Box<dyn Placement> {
     let options = BuddyOptions { granule_bytes: 256, limit_bytes, range_bytes: 1 << 20 };
     Box::new(Buddy::new(options).unwrap())
+}
+
+/// The published classes, up to 1 MiB and up to so many, at a 512th of their size.
+fn buckets_up_to(medium_limit_mib: usize, limit_bytes: Option<usize>) -> BucketsOptions {
+    BucketsOptions {
+        granule_bytes: 256,
+        small_limit_bytes: (1 << 20) / 512,
+        medium_limit_bytes: (medium_limit_mib << 20) / 512,
+        small_segment_bytes: PAGE_BYTES,
+        medium_segment_bytes: 2 * PAGE_BYTES,
+        limit_bytes,
+        range_bytes: 1 << 20,
+        ..BucketsOptions::default()
+    }
+}
+
+fn buckets_100(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    Box::new(Buckets::new(buckets_up_to(100, limit_bytes)).unwrap())
+}
+
+fn buckets_256(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    Box::new(Buckets::new(buckets_up_to(256, limit_bytes)).unwrap())
+}
+
+/// What is unused is kept until memory is short.
+fn buckets_keeping(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    let options = BucketsOptions { slack_percent: None, ..buckets_up_to(100, limit_bytes) };
+    Box::new(Buckets::new(options).unwrap())
+}
+
+fn buckets_capped(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    let options =
+        BucketsOptions { max_cached_bytes: Some(3 * PAGE_BYTES), ..buckets_up_to(256, limit_bytes) };
+    Box::new(Buckets::new(options).unwrap())
 }
 
 fn torch_with(limit_bytes: Option<usize>, expandable_segments: bool) -> Box<dyn Placement> {
@@ -116,6 +150,10 @@ suite! {
     pages: keeping cutting;
     moving: keeping cutting;
     buddy: keeping cutting;
+    buckets_100: keeping;
+    buckets_256: keeping;
+    buckets_keeping: keeping;
+    buckets_capped:;
     none:;
     simple: keeping;
     no_split: keeping;
@@ -128,6 +166,10 @@ mod in_handles {
     suite! {
         pages: keeping;
         moving: keeping;
+        buckets_100: keeping;
+        buckets_256: keeping;
+        buckets_keeping: keeping;
+        buckets_capped:;
         none:;
         simple: keeping;
         no_split: keeping;
