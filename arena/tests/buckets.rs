@@ -285,6 +285,16 @@ fn what_no_block_ended_on_is_clean() {
     arena.trim(usize::MAX);
     let block = addr(&mut arena, 130 * MIB);
     assert_eq!(arena.clean_ranges(block).len(), 1);
+    // What grows over the place of a block that ended is not, and neither is what was once cut off.
+    let [first, second] = [(); 2].map(|()| addr(&mut arena, 1024));
+    arena.free(second).unwrap();
+    arena.resize_in_place(first, 2048).unwrap().unwrap();
+    assert_eq!(arena.clean_ranges(first), []);
+    let fresh = addr(&mut arena, 3 * MIB);
+    arena.resize_in_place(fresh, 2 * MIB).unwrap().unwrap();
+    assert_eq!(arena.clean_ranges(fresh).len(), 1);
+    let end = addr(&mut arena, 2 * MIB);
+    assert_eq!((end, arena.clean_ranges(end)), (fresh + 2 * MIB, vec![]));
 }
 
 #[test]
@@ -306,21 +316,21 @@ fn ranges_that_are_memory_go_back_one_by_one() {
 fn what_upstream_did_not_take_back_goes_before_all_else() {
     let upstream = SimulatedUpstream::builder().page_bytes(2 * MIB).build();
     let mut arena = Arena::new(Buckets::new(keeping()).unwrap(), upstream);
-    let kept = arena.allocate(Request::new(130 * MIB)).unwrap().addr;
+    let kept = arena.allocate(Request::new(100)).unwrap().addr;
+    arena.free(kept).unwrap();
     // Two maps fail half-way, that of a usual segment and that of one for the request alone; and what they
     // did is not all undone: of five pages all but the last, of one page nothing.
     (1..=2).for_each(|number| arena.upstream_mut().fail_map(number));
-    (1..=5).for_each(|number| arena.upstream_mut().fail_unmap(number));
+    (1..=7).for_each(|number| arena.upstream_mut().fail_unmap(number));
     arena.upstream_mut().complete_before_failing(5);
     assert!(arena.allocate(Request::new(3 * MIB)).is_err());
-    assert_eq!((reserved_mib(&arena), arena.stats().releasable_bytes), (130 + 2 + 2, 4 * MIB));
+    assert_eq!((reserved_mib(&arena), arena.stats().releasable_bytes), (2 + 2 + 2, 6 * MIB));
     arena.validate().unwrap();
     arena.upstream_mut().clear_failures();
-    // They are free for shorter than this block, and serve nobody.
-    arena.free(kept).unwrap();
+    // The segment that can serve is free for longer than they are left over.
     assert_eq!(arena.trim(1), 2 * MIB);
     assert_eq!(arena.trim(1), 2 * MIB);
-    assert!(hits(&mut arena, 130 * MIB));
+    assert!(hits(&mut arena, 100));
     arena.validate().unwrap();
 }
 
