@@ -11,6 +11,7 @@ use thiserror::Error;
 use crate::error::ArenaError;
 use crate::placement::Placement;
 use crate::placement::bfc::{Bfc, BfcOptions};
+use crate::placement::buckets::{Buckets, BucketsOptions};
 use crate::placement::buddy::{Buddy, BuddyOptions};
 use crate::placement::pages::{Mode, Pages, PagesOptions};
 use crate::placement::torch::{Torch, TorchOptions};
@@ -23,6 +24,8 @@ pub enum PolicyName {
     /// Best fit in virtual ranges whose pages are mapped where they are needed.
     #[default]
     Pages,
+    /// Small, medium and large requests kept apart; what is unused for longest goes back first.
+    Buckets,
     /// Blocks of powers of two, split in halves.
     Buddy,
     /// TensorFlow's: best fit with coalescing, in regions that double.
@@ -39,14 +42,23 @@ pub enum PolicyName {
 
 impl PolicyName {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::None, Self::Simple, Self::Buddy, Self::Bfc, Self::Torch, Self::Expandable, Self::Pages];
+    pub const ALL: [Self; 8] = [
+        Self::None,
+        Self::Simple,
+        Self::Buckets,
+        Self::Buddy,
+        Self::Bfc,
+        Self::Torch,
+        Self::Expandable,
+        Self::Pages,
+    ];
 
     /// As options spell it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pages => "pages",
+            Self::Buckets => "buckets",
             Self::Buddy => "buddy",
             Self::Bfc => "bfc",
             Self::Torch => "torch",
@@ -70,7 +82,7 @@ impl FromStr for PolicyName {
         Self::ALL.into_iter().find(|policy| policy.as_str() == name).ok_or_else(|| ConfError::Value {
             key: "policy",
             value: name.to_owned(),
-            expected: "one of none, simple, buddy, bfc, torch, expandable, pages",
+            expected: "one of none, simple, buckets, buddy, bfc, torch, expandable, pages",
         })
     }
 }
@@ -115,7 +127,7 @@ pub enum ConfError {
 }
 
 /// All keys.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 13] = [
     "policy",
     "mode",
     "separate_lifetimes",
@@ -125,6 +137,10 @@ const KEYS: [&str; 9] = [
     "roundup_power2_divisions",
     "garbage_collection_threshold",
     "large_segment_size_mb",
+    "small_limit_mb",
+    "medium_limit_mb",
+    "max_cached_mb",
+    "slack_percent",
 ];
 
 /// Options by name, as they were given.
@@ -149,6 +165,15 @@ pub struct Conf {
     pub garbage_collection_threshold: Option<f64>,
     /// `large_segment_size_mb`, of policy `torch`.
     pub large_segment_size_mb: Option<usize>,
+    /// `small_limit_mb`, of policy `buckets`: requests up to so many MiB are small.
+    pub small_limit_mb: Option<usize>,
+    /// `medium_limit_mb`, of policy `buckets`: larger requests up to so many MiB are medium.
+    pub medium_limit_mb: Option<usize>,
+    /// `max_cached_mb`, of policy `buckets`: unused segments are kept up to so many MiB.
+    pub max_cached_mb: Option<usize>,
+    /// `slack_percent`, of policy `buckets`: so much more may be mapped than blocks ever took at once
+    /// before unused segments go back; `off` for no such bound.
+    pub slack_percent: Option<Option<usize>>,
 }
 
 /// What a placement is made for.
@@ -226,6 +251,20 @@ impl Conf {
                 let mib = megabytes().filter(|&mib| mib >= 2 && mib % 2 == 0);
                 self.large_segment_size_mb = Some(mib.ok_or_else(|| wrong("an even number from 2"))?);
             }
+            "small_limit_mb" | "medium_limit_mb" | "max_cached_mb" => {
+                let mib = Some(megabytes().ok_or_else(|| wrong("a number of MiB"))?);
+                match key {
+                    "small_limit_mb" => self.small_limit_mb = mib,
+                    "medium_limit_mb" => self.medium_limit_mb = mib,
+                    _ => self.max_cached_mb = mib,
+                }
+            }
+            "slack_percent" => {
+                self.slack_percent = Some(match value {
+                    "off" => None,
+                    number => Some(number.parse().map_err(|_| wrong("a number of percent, or off"))?),
+                });
+            }
             "garbage_collection_threshold" => {
                 let share = value.parse().ok().filter(|&share: &f64| share > 0.0 && share < 1.0);
                 let share = share.ok_or_else(|| wrong("a number between 0 and 1"))?;
@@ -266,10 +305,15 @@ impl Conf {
         let Setting { granule_bytes, limit_bytes, range_bytes } = setting;
         let (pages, bfc) = (policy == PolicyName::Pages, policy == PolicyName::Bfc);
         let torch = matches!(policy, PolicyName::Torch | PolicyName::Expandable);
+        let buckets = policy == PolicyName::Buckets;
         for (given, key, has_it) in [
             (self.mode.is_some(), "mode", pages),
             (self.separate_lifetimes.is_some(), "separate_lifetimes", pages),
             (self.allow_growth.is_some(), "allow_growth", bfc),
+            (self.small_limit_mb.is_some(), "small_limit_mb", buckets),
+            (self.medium_limit_mb.is_some(), "medium_limit_mb", buckets),
+            (self.max_cached_mb.is_some(), "max_cached_mb", buckets),
+            (self.slack_percent.is_some(), "slack_percent", buckets),
             (self.expandable_segments.is_some(), "expandable_segments", torch),
             (self.max_split_size_mb.is_some(), "max_split_size_mb", torch),
             (self.roundup_power2_divisions.is_some(), "roundup_power2_divisions", torch),
@@ -294,6 +338,25 @@ impl Conf {
                 separate_lifetimes: self.separate_lifetimes.unwrap_or(self.mode == Some(Mode::Moving)),
                 ..PagesOptions::default()
             })?),
+            PolicyName::Buckets => {
+                let usual = BucketsOptions::default();
+                let bytes = |mib: usize| mib << 20;
+                let small_limit_bytes = self.small_limit_mb.map_or(usual.small_limit_bytes, bytes);
+                // Two small requests fill a segment, as by default.
+                let small_segment_bytes = usual.small_segment_bytes.max(small_limit_bytes.saturating_mul(2));
+                Box::new(Buckets::new(BucketsOptions {
+                    granule_bytes,
+                    small_limit_bytes,
+                    medium_limit_bytes: self.medium_limit_mb.map_or(usual.medium_limit_bytes, bytes),
+                    small_segment_bytes,
+                    medium_segment_bytes: usual.medium_segment_bytes.max(small_segment_bytes),
+                    limit_bytes,
+                    max_cached_bytes: self.max_cached_mb.map(bytes),
+                    slack_percent: self.slack_percent.unwrap_or(usual.slack_percent),
+                    range_bytes,
+                    ..usual
+                })?)
+            }
             PolicyName::Buddy => {
                 Box::new(Buddy::new(BuddyOptions { granule_bytes, limit_bytes, range_bytes })?)
             }

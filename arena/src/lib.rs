@@ -23,6 +23,7 @@
 //! the lock.
 #![forbid(unsafe_code)]
 
+mod address_space;
 mod arena;
 mod block;
 mod buddy_tree;
@@ -52,6 +53,7 @@ pub use cost::{CostModel, HandleCost};
 pub use error::{ArenaError, MapError, UpstreamError};
 pub use invariant::Violation;
 pub use placement::bfc::{Bfc, BfcOptions};
+pub use placement::buckets::{Buckets, BucketsOptions};
 pub use placement::buddy::{Buddy, BuddyOptions};
 pub use placement::pages::{Mode, Pages, PagesOptions};
 pub use placement::torch::{Torch, TorchOptions};

@@ -1,6 +1,7 @@
 //! How blocks are placed: one trait, one file for each policy.
 
 pub(crate) mod bfc;
+pub(crate) mod buckets;
 pub(crate) mod buddy;
 pub(crate) mod pages;
 pub(crate) mod torch;

@@ -14,8 +14,8 @@ pub(crate) struct Args {
     /// The traces.
     #[arg(required = true)]
     traces: Vec<PathBuf>,
-    /// How blocks are placed: none, simple, buddy, bfc, torch, expandable or pages. May be given more
-    /// than once, or as `all`.
+    /// How blocks are placed: none, simple, buckets, buddy, bfc, torch, expandable or pages. May be given
+    /// more than once, or as `all`.
     #[arg(long, value_name = "POLICY")]
     policy: Vec<String>,
     /// Options of the policy, as `key:value,...`.

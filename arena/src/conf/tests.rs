@@ -1,4 +1,5 @@
 use super::*;
+use crate::{Arena, Request, SimulatedUpstream};
 
 #[test]
 fn options_are_read_with_their_values() {
@@ -32,6 +33,9 @@ fn what_is_not_an_option_is_an_error_that_names_the_known_ones() {
         "roundup_power2_divisions:[64:8",
         "roundup_power2_divisions:[64:8,32:2]",
         "expandable_segments:yes",
+        "medium_limit_mb:-1",
+        "max_cached_mb:99999999999999999",
+        "slack_percent:none",
     ] {
         assert!(wrong.parse::<Conf>().is_err(), "{wrong}");
     }
@@ -53,4 +57,29 @@ fn an_option_of_another_policy_is_refused() {
         let conf = Conf { policy: Some(policy), ..Conf::default() };
         assert_eq!(conf.placement(setting).unwrap().name(), policy.as_str());
     }
+}
+
+#[test]
+fn the_classes_of_policy_buckets_are_set_in_mebibytes() {
+    let setting = Setting { granule_bytes: 512, limit_bytes: None, range_bytes: 1 << 30 };
+    // What 3 MiB and then 40 MiB reserve tells their classes, and what stays of them the options.
+    let reserved = |text: &str| {
+        let conf: Conf = text.parse().unwrap();
+        let upstream = SimulatedUpstream::builder().build();
+        let mut arena = Arena::from_boxed(conf.placement(setting).unwrap(), upstream);
+        [3_usize, 40].map(|mib| {
+            let block = arena.allocate(Request::new(mib << 20)).unwrap();
+            arena.free(block.addr).unwrap();
+            arena.stats().reserved.current >> 20
+        })
+    };
+    assert_eq!(reserved("policy:buckets"), [32, 40]);
+    assert_eq!(reserved("policy:buckets,slack_percent:off"), [32, 72]);
+    assert_eq!(reserved("policy:buckets,slack_percent:80"), [32, 72]);
+    assert_eq!(reserved("policy:buckets,slack_percent:79"), [32, 40]);
+    assert_eq!(reserved("policy:buckets,small_limit_mb:4,slack_percent:off"), [8, 48]);
+    assert_eq!(reserved("policy:buckets,medium_limit_mb:2,slack_percent:off"), [4, 44]);
+    assert_eq!(reserved("policy:buckets,max_cached_mb:33,slack_percent:off"), [32, 32]);
+    let wrong: Conf = "policy:buckets,small_limit_mb:9,medium_limit_mb:8".parse().unwrap();
+    assert!(matches!(wrong.placement(setting), Err(ConfError::Refused(ArenaError::Option { .. }))));
 }

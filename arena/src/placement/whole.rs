@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::address_space::{AddressSpace, Place};
 use crate::error::{ArenaError, MapError, UpstreamError};
-use crate::holes::Holes;
 use crate::invariant::Violation;
 use crate::placement::{DEFAULT_RANGE_BYTES, LiveBlock, Placed, Placement, check_granule, check_page};
 use crate::range::AddressRange;
@@ -79,10 +79,8 @@ struct Block {
 /// Pages that are mapped and given back as one.
 #[derive(Debug)]
 struct Chunk {
-    /// What was reserved for it alone, where ranges are memory.
-    reserved: Option<AddressRange>,
-    range: AddressRange,
-    /// All of `range`, unless upstream took back or gave only a part.
+    place: Place,
+    /// All of `place`, unless upstream took back or gave only a part.
     mapped: AddressRange,
     /// Where the next block that shares the chunk begins.
     next: usize,
@@ -94,7 +92,7 @@ struct Chunk {
 
 impl Chunk {
     fn is_whole(&self) -> bool {
-        self.mapped == self.range
+        self.mapped == self.place.range
     }
 }
 
@@ -110,7 +108,7 @@ pub struct Whole {
     unused_chunks: Vec<u32>,
     /// The chunk that the next small block shares.
     shared: Option<u32>,
-    holes: Holes,
+    addresses: AddressSpace,
     stats: Stats,
 }
 
@@ -130,13 +128,13 @@ impl Whole {
         }
         Ok(Self {
             page_bytes: options.granule_bytes,
+            addresses: AddressSpace::new(options.range_bytes, options.whole_ranges),
             options,
             blocks: HashMap::default(),
             free: BTreeMap::new(),
             chunks: Vec::new(),
             unused_chunks: Vec::new(),
             shared: None,
-            holes: Holes::default(),
             stats: Stats::default(),
         })
     }
@@ -179,7 +177,7 @@ impl Whole {
         let index = self.shared?;
         let chunk = self.chunk(index);
         let addr = chunk.next.checked_next_multiple_of(align.max(self.options.granule_bytes))?;
-        (addr.checked_add(len)? <= chunk.range.end()).then_some((index, addr))
+        (addr.checked_add(len)? <= chunk.place.range.end()).then_some((index, addr))
     }
 
     fn place_mapped(&mut self, request: Request, len: usize) -> Option<Placed> {
@@ -216,7 +214,7 @@ impl Whole {
         let chunk = self.chunk_mut(index);
         chunk.live += 1;
         if chunk.live == 1 {
-            let bytes = chunk.range.len;
+            let bytes = chunk.place.range.len;
             self.stats.releasable_bytes -= bytes;
         }
         self.stats.count_allocation(requested, len, hit);
@@ -235,56 +233,6 @@ impl Whole {
         stats.inactive_split_blocks.set(blocks);
         let bytes = stats.reserved.current - stats.allocated.current - stats.releasable_bytes;
         stats.inactive_split.set(bytes);
-    }
-
-    /// Address space for a chunk of `len` bytes, whole pages.
-    fn reserve(
-        &mut self,
-        len: usize,
-        align: usize,
-        upstream: &mut dyn Upstream,
-    ) -> Result<(Option<AddressRange>, AddressRange), UpstreamError> {
-        let padded = len.saturating_add(align.saturating_sub(self.page_bytes));
-        if self.options.whole_ranges {
-            let reserved = upstream.reserve(padded)?;
-            self.stats.segments.increase(1);
-            let start = reserved.start.next_multiple_of(align);
-            return Ok((Some(reserved), AddressRange::new(start, len)));
-        }
-        if let Some(range) = self.holes.take(len, align) {
-            return Ok((None, range));
-        }
-        let wanted = self.options.range_bytes.next_multiple_of(self.page_bytes).max(padded);
-        let range = upstream
-            .reserve(wanted)
-            .or_else(|error| if wanted > padded { upstream.reserve(padded) } else { Err(error) })?;
-        self.stats.segments.increase(1);
-        self.holes.add_range(range);
-        Ok((None, self.holes.take(len, align).expect("the new range holds it")))
-    }
-
-    /// Gives a chunk's address space back. Nothing of it is mapped.
-    fn release(&mut self, reserved: Option<AddressRange>, range: AddressRange, upstream: &mut dyn Upstream) {
-        match reserved {
-            Some(reserved) => {
-                if upstream.release(reserved).is_ok() {
-                    self.stats.segments.decrease(1);
-                } else {
-                    // It is tried again by `release_empty_ranges`.
-                    self.holes.add_range(reserved);
-                }
-            }
-            None => self.holes.give(range),
-        }
-    }
-
-    fn release_empty_ranges(&mut self, upstream: &mut dyn Upstream) {
-        for range in self.holes.unused_ranges() {
-            if upstream.release(range).is_ok() {
-                self.holes.remove_range(range);
-                self.stats.segments.decrease(1);
-            }
-        }
     }
 
     fn insert_chunk(&mut self, chunk: Chunk) -> u32 {
@@ -314,22 +262,16 @@ impl Whole {
         if over > 0 {
             return Err((over, None));
         }
-        let (reserved, range) = self.reserve(len, align, upstream).map_err(|error| (len, Some(error)))?;
+        let ranges = &mut self.stats.segments;
+        let place = self.addresses.take(len, align, upstream, ranges).map_err(|error| (len, Some(error)))?;
+        let range = place.range;
         self.stats.map_calls += 1;
         let result = upstream.map(range);
         let mapped_bytes = result.as_ref().map_or_else(|error| error.completed_bytes, |()| len);
         self.stats.reserved.increase(mapped_bytes);
         self.stats.releasable_bytes += mapped_bytes;
         let mapped = AddressRange::new(range.start, mapped_bytes);
-        let chunk = Chunk {
-            reserved,
-            range,
-            mapped,
-            next: range.start,
-            live: 0,
-            blocks: Vec::new(),
-            split_blocks: 0,
-        };
+        let chunk = Chunk { place, mapped, next: range.start, live: 0, blocks: Vec::new(), split_blocks: 0 };
         let index = self.insert_chunk(chunk);
         match result {
             Ok(()) => Ok(index),
@@ -364,7 +306,7 @@ impl Whole {
         self.stats.releasable_bytes -= done;
         let chunk = self.chunk_mut(index);
         chunk.mapped = AddressRange::between(mapped.start + done, mapped.end());
-        chunk.next = chunk.range.end();
+        chunk.next = chunk.place.range.end();
         let (gone, blocks) = (chunk.mapped.is_empty(), std::mem::take(&mut chunk.blocks));
         for addr in blocks {
             self.blocks.remove(&addr);
@@ -372,7 +314,7 @@ impl Whole {
         if gone {
             let chunk = self.chunks[index as usize].take().expect("it was there");
             self.unused_chunks.push(index);
-            self.release(chunk.reserved, chunk.range, upstream);
+            self.addresses.give(chunk.place, upstream, &mut self.stats.segments);
         }
         done
     }
@@ -446,7 +388,7 @@ impl Placement for Whole {
                 return Err(self.out_of_memory(size_bytes, source));
             }
         };
-        let start = self.chunk(index).range.start;
+        let start = self.chunk(index).place.range.start;
         if self.is_shared(len, align) {
             self.shared = Some(index);
         }
@@ -469,7 +411,7 @@ impl Placement for Whole {
         }
         let chunk = self.chunk_mut(index);
         chunk.live -= 1;
-        let (live, bytes) = (chunk.live, chunk.range.len);
+        let (live, bytes) = (chunk.live, chunk.place.range.len);
         if live == 0 {
             self.stats.releasable_bytes += bytes;
         }
@@ -499,7 +441,7 @@ impl Placement for Whole {
 
     fn trim(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
         let returned = self.unmap_free_chunks(upstream, target_bytes);
-        self.release_empty_ranges(upstream);
+        self.addresses.release_unused(upstream, &mut self.stats.segments);
         returned
     }
 
@@ -523,7 +465,7 @@ impl Placement for Whole {
         let cached = self.free.last_key_value().map_or(0, |(&len, _)| len);
         let next = self.shared.map_or(0, |index| {
             let chunk = self.chunk(index);
-            (chunk.range.end() - chunk.next).min(self.options.shared_limit_bytes)
+            (chunk.place.range.end() - chunk.next).min(self.options.shared_limit_bytes)
         });
         cached.max(next)
     }

@@ -5,8 +5,8 @@ mod model;
 mod programs;
 
 use mempool_arena::{
-    Arena, Bfc, BfcOptions, Buddy, BuddyOptions, Mode, Pages, PagesOptions, Placement, Reuse,
-    SimulatedUpstream, Torch, TorchOptions, Whole, WholeOptions,
+    Arena, Bfc, BfcOptions, Buckets, BucketsOptions, Buddy, BuddyOptions, Mode, Pages, PagesOptions,
+    Placement, Reuse, SimulatedUpstream, Torch, TorchOptions, Whole, WholeOptions,
 };
 
 /// Pages of the simulated upstream: small, so that random programs cross many of them.
@@ -54,6 +54,40 @@ fn bfc(limit_bytes: Option<usize>) -> Box<dyn Placement> {
         ..BfcOptions::default()
     };
     Box::new(Bfc::new(options).unwrap())
+}
+
+/// The published classes, up to 1 MiB and up to so many, at a 512th of their size.
+fn buckets_up_to(medium_limit_mib: usize, limit_bytes: Option<usize>) -> BucketsOptions {
+    BucketsOptions {
+        granule_bytes: 256,
+        small_limit_bytes: (1 << 20) / 512,
+        medium_limit_bytes: (medium_limit_mib << 20) / 512,
+        small_segment_bytes: PAGE_BYTES,
+        medium_segment_bytes: 2 * PAGE_BYTES,
+        limit_bytes,
+        range_bytes: 1 << 20,
+        ..BucketsOptions::default()
+    }
+}
+
+fn buckets_100(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    Box::new(Buckets::new(buckets_up_to(100, limit_bytes)).unwrap())
+}
+
+fn buckets_256(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    Box::new(Buckets::new(buckets_up_to(256, limit_bytes)).unwrap())
+}
+
+/// What is unused is kept until memory is short.
+fn buckets_keeping(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    let options = BucketsOptions { slack_percent: None, ..buckets_up_to(100, limit_bytes) };
+    Box::new(Buckets::new(options).unwrap())
+}
+
+fn buckets_capped(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    let options =
+        BucketsOptions { max_cached_bytes: Some(3 * PAGE_BYTES), ..buckets_up_to(256, limit_bytes) };
+    Box::new(Buckets::new(options).unwrap())
 }
 
 fn torch_with(limit_bytes: Option<usize>, expandable_segments: bool) -> Box<dyn Placement> {
@@ -128,6 +162,10 @@ suite! {
     pages: keeping cutting pinning_little;
     moving: keeping cutting pinning_little;
     buddy: keeping cutting pinning_little;
+    buckets_100: keeping pinning_little;
+    buckets_256: keeping pinning_little;
+    buckets_keeping: keeping pinning_little;
+    buckets_capped: pinning_little;
     none: pinning_little;
     simple: keeping pinning_little;
     no_split: keeping pinning_little;
@@ -141,6 +179,10 @@ mod in_handles {
     suite! {
         pages: keeping pinning_little;
         moving: keeping pinning_little;
+        buckets_100: keeping pinning_little;
+        buckets_256: keeping pinning_little;
+        buckets_keeping: keeping pinning_little;
+        buckets_capped: pinning_little;
         none: pinning_little;
         simple: keeping pinning_little;
         no_split: keeping pinning_little;

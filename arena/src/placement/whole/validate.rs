@@ -10,45 +10,30 @@ impl Whole {
         let (mut reserved, mut releasable, mut split_blocks, mut listed) = (0, 0, 0, 0);
         for (index, chunk) in self.chunks.iter().enumerate() {
             let Some(chunk) = chunk else { continue };
-            let mut end = chunk.range.start;
+            let mut end = chunk.place.range.start;
             let mut live = 0;
             for addr in &chunk.blocks {
                 let block = self.blocks.get(addr);
-                let rule = || format!("block {addr:#x} of chunk {} is unknown", chunk.range);
+                let rule = || format!("block {addr:#x} of chunk {} is unknown", chunk.place.range);
                 let block = block.ok_or_else(|| Violation::new(rule()))?;
                 let range = AddressRange::new(*addr, block.len);
                 let in_place =
-                    range.start >= end && chunk.range.covers(range) && block.chunk as usize == index;
-                Violation::unless(in_place, || format!("{range} is out of place in {}", chunk.range))?;
+                    range.start >= end && chunk.place.range.covers(range) && block.chunk as usize == index;
+                Violation::unless(in_place, || format!("{range} is out of place in {}", chunk.place.range))?;
                 end = range.end();
                 live += usize::from(block.requested.is_some());
             }
             listed += chunk.blocks.len();
             Violation::unless(live == chunk.live, || format!("{live} live, counted {}", chunk.live))?;
             let whole = chunk.is_whole() || chunk.blocks.is_empty();
-            Violation::unless(whole, || format!("blocks in {}, which is not mapped whole", chunk.range))?;
+            Violation::unless(whole, || {
+                format!("blocks in {}, which is not mapped whole", chunk.place.range)
+            })?;
             reserved += chunk.mapped.len;
             releasable += if live == 0 { chunk.mapped.len } else { 0 };
             split_blocks += if live == 0 { 0 } else { chunk.blocks.len() - live };
         }
-        let mut used: Vec<AddressRange> = self
-            .chunks
-            .iter()
-            .flatten()
-            .filter(|chunk| chunk.reserved.is_none())
-            .map(|chunk| chunk.range)
-            .collect();
-        used.extend(self.holes.iter());
-        used.sort();
-        let mut parts = used.into_iter().peekable();
-        for range in self.holes.ranges() {
-            let mut end = range.start;
-            while let Some(part) = parts.next_if(|part| range.contains(part.start)) {
-                Violation::unless(part.start == end, || format!("{part} does not follow {end:#x}"))?;
-                end = part.end();
-            }
-            Violation::unless(end == range.end(), || format!("parts of {range} end at {end:#x}"))?;
-        }
+        let ranges = self.addresses.check(self.chunks.iter().flatten().map(|chunk| chunk.place))?;
         let free: usize = self.free.values().map(Vec::len).sum();
         for (&len, addrs) in &self.free {
             for addr in addrs {
@@ -59,7 +44,6 @@ impl Whole {
         let live = || self.blocks.values().filter_map(|block| Some((block.requested?, block.len)));
         let unlisted =
             if self.options.reuse == super::Reuse::Never { stats.blocks.current + free } else { listed };
-        let own_ranges = self.chunks.iter().flatten().filter(|chunk| chunk.reserved.is_some()).count();
         let allocated: usize = live().map(|(_, len)| len).sum();
         for (what, found, expected) in [
             ("blocks of chunks", listed, self.blocks.len()),
@@ -71,7 +55,7 @@ impl Whole {
             ("releasable", stats.releasable_bytes, releasable),
             ("inactive split", stats.inactive_split.current, reserved - allocated - releasable),
             ("inactive split blocks", stats.inactive_split_blocks.current, split_blocks),
-            ("segments", stats.segments.current, self.holes.ranges().count() + own_ranges),
+            ("segments", stats.segments.current, ranges),
         ] {
             Violation::unless(found == expected, || format!("{what}: {found}, expected {expected}"))?;
         }
