@@ -42,10 +42,26 @@ pub trait Upstream: Send {
     /// is still mapped.
     fn unmap(&mut self, range: AddressRange) -> Result<(), MapError>;
 
+    /// As [`unmap`](Self::unmap), of what was mapped new since and nobody has used.
+    ///
+    /// # Errors
+    /// As [`unmap`](Self::unmap).
+    fn unmap_unused(&mut self, range: AddressRange) -> Result<(), MapError> {
+        self.unmap(range)
+    }
+
     /// Whether memory is had in *handles*: each successful [`map`](Self::map) makes one, which can only
     /// be unmapped whole. Otherwise any page can be unmapped by itself.
     fn maps_handles(&self) -> bool {
         false
+    }
+
+    /// The first part of `run`, none of which is mapped, that was unmapped while queued work might still use it
+    /// and is kept for that. Mapping exactly this part brings it back at no cost; mapping over a part of it
+    /// takes waiting for the work. Only where memory is had in handles.
+    fn waiting_in(&self, run: AddressRange) -> Option<AddressRange> {
+        let _ = run;
+        None
     }
 
     /// Moves the memory behind `from`, all of which is mapped, to `to`, none of which is: where memory

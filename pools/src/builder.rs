@@ -4,7 +4,7 @@ use mempool_arena::{
     ArenaError, Buddy, BuddyOptions, Pages, PagesOptions, Placement, Reuse, Whole, WholeOptions,
 };
 
-use crate::device::{DeviceState, PoolDevice, PoolSetup};
+use crate::device::{DeviceState, PoolDevice, PoolSetup, Taking};
 use crate::error::PoolError;
 use crate::pool::MemPool;
 use crate::slot::{Setup, option_error};
@@ -273,9 +273,14 @@ impl Blocks {
         matches!(self, Self::Whole { own_pages: true, .. })
     }
 
-    /// Whether memory is taken in segments, and not mapped page by page.
-    pub(crate) fn in_segments(self) -> bool {
-        matches!(self, Self::CutSegments | Self::Whole { segments: true, .. })
+    /// How memory is taken on a device.
+    pub(crate) fn taking(self) -> Taking {
+        match self {
+            Self::CutSegments | Self::Whole { segments: true, .. } => Taking::Segments,
+            // What it gives up is not always what it mapped at once.
+            Self::Buddy => Taking::Pages,
+            Self::Cut | Self::Whole { .. } => Taking::Handles,
+        }
     }
 
     fn placement(

@@ -37,6 +37,7 @@ pub(crate) use platform::Inner;
 pub use platform::{Allocation, Free, Platform};
 pub(crate) use pool_slot::{PoolSetup, PoolSlot};
 pub(crate) use state::DeviceState;
+pub(crate) use upstream::Taking;
 
 use crate::builder::MemPoolBuilder;
 use crate::error::PoolError;

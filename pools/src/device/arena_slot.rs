@@ -19,7 +19,7 @@ use crate::device::fault::{Fault, planted};
 use crate::device::guard::Guarded;
 use crate::device::pool_slot::{GraphToken, PoolSlot};
 use crate::device::state::DeviceState;
-use crate::device::upstream::DeviceUpstream;
+use crate::device::upstream::{DeviceUpstream, Taking};
 use crate::lock::Lock;
 
 /// In whose order an arena's memory is used.
@@ -178,11 +178,11 @@ impl ArenaSlot {
         pool_id: u64,
         owner: Owner,
         placement: Box<dyn Placement>,
-        segments: bool,
+        taking: Taking,
         graph: Option<Arc<AtomicBool>>,
     ) {
         self.guarded.store(false, Ordering::Relaxed);
-        let upstream = DeviceUpstream::new(pool.device, pool, self.index, segments, graph);
+        let upstream = DeviceUpstream::new(pool.device, pool, self.index, taking, graph);
         *self.core.lock() = Some(ArenaCore {
             pool,
             pool_id,

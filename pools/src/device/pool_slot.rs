@@ -342,9 +342,9 @@ impl PoolSlot {
             None => {
                 self.end_arenas_of_graphs(core, false);
                 let placement = self.placement(core.blocks)?;
-                let segments = core.blocks.in_segments();
+                let taking = core.blocks.taking();
                 let arena = self.device.platform.take_arena()?;
-                arena.open(self, core.id, call.owner, placement, segments, call.graph_token());
+                arena.open(self, core.id, call.owner, placement, taking, call.graph_token());
                 core.arenas.push((call.owner, arena));
                 call.notice_thread_end();
                 arena

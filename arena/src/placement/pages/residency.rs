@@ -144,9 +144,17 @@ impl Pages {
             return Err(Refused::Limit { missing_bytes: reserved + missing_bytes - limit });
         }
         let capacity = self.options.limit_bytes.unwrap_or(usize::MAX).min(upstream.capacity_bytes());
-        let mut mapped_runs: Vec<AddressRange> = Vec::new();
+        // What was mapped, and whether it is new.
+        let mut mapped_runs: Vec<(AddressRange, bool)> = Vec::new();
         while let Some(run) = self.pages_mut(slot).first_unmapped_run(touched) {
-            let run = self.handle_of(run, part, capacity);
+            let waiting = upstream.waiting_in(run);
+            let run = match waiting {
+                Some(waiting) if waiting.start == run.start => waiting,
+                Some(waiting) => {
+                    self.handle_of(AddressRange::between(run.start, waiting.start), part, capacity)
+                }
+                None => self.handle_of(run, part, capacity),
+            };
             self.stats.map_calls += 1;
             let result = upstream.map(run);
             let done = match &result {
@@ -156,17 +164,27 @@ impl Pages {
             if done > 0 {
                 let done = AddressRange::new(run.start, done);
                 self.note_mapped(id, done);
-                mapped_runs.push(done);
+                mapped_runs.push((done, waiting != Some(run)));
             }
             if let Err(error) = result {
-                for run in mapped_runs.into_iter().rev() {
-                    // What cannot be unmapped stays mapped and counted, as free memory.
-                    self.unmap_pages(id, run, usize::MAX, upstream);
-                }
+                self.unmap_again(id, mapped_runs, upstream);
                 return Err(Refused::Upstream { missing_bytes, source: error.source });
             }
         }
         Ok(())
+    }
+
+    /// Unmaps what was mapped just now, new or not. What cannot be unmapped stays mapped and counted, as
+    /// free memory.
+    fn unmap_again(&mut self, id: BlockId, runs: Vec<(AddressRange, bool)>, upstream: &mut dyn Upstream) {
+        for (run, is_new) in runs.into_iter().rev() {
+            self.stats.unmap_calls += 1;
+            let unmapped = if is_new { upstream.unmap_unused(run) } else { upstream.unmap(run) };
+            let done = unmapped.map_or_else(|error| error.completed_bytes, |()| run.len);
+            if done > 0 {
+                self.note_unmapped(id, AddressRange::new(run.start, done));
+            }
+        }
     }
 
     /// Unmaps whole free pages, those of the largest blocks first, until `target_bytes` are returned.

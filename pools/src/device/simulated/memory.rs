@@ -11,6 +11,8 @@ pub(crate) struct User {
     pub(crate) number: u64,
     pub(crate) allocation: u64,
     pub(crate) writes: bool,
+    /// The mapping that it uses the memory by: its first address.
+    pub(crate) mapping: usize,
 }
 
 /// The users of a piece of memory by its first byte. A byte that no entry covers has none.
@@ -33,7 +35,7 @@ impl Shadow {
     }
 
     /// Runs `check` on each piece of `[start, end)` with its users, and adds `user` there. Users
-    /// for which `is_done` holds are forgotten; a write forgets all before it.
+    /// for which `is_done` holds are forgotten; a write forgets all before it that use the same mapping.
     pub(crate) fn touch(
         &mut self,
         start: usize,
@@ -54,7 +56,7 @@ impl Shadow {
             users.retain(|other| !is_done(other));
             users.iter().filter(|other| other.writes || user.writes).for_each(|other| check(piece, other));
             if user.writes {
-                users.clear();
+                users.retain(|other| other.mapping != user.mapping);
             }
             users.push(user.clone());
         }

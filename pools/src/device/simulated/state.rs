@@ -278,7 +278,8 @@ impl State {
 
     fn touch(&mut self, stream: u64, number: u64, clock: &Clock, access: &Access, own: bool) {
         let end = access.addr + access.bytes;
-        let user = User { stream, number, allocation: access.allocation, writes: access.writes };
+        let mut user =
+            User { stream, number, allocation: access.allocation, writes: access.writes, mapping: 0 };
         let done: BTreeMap<u64, u64> = self.streams.iter().map(|(&id, state)| (id, state.done)).collect();
         let is_done = |other: &User| done[&other.stream] >= other.number;
         let mut found = Vec::new();
@@ -287,10 +288,11 @@ impl State {
             if same_work || clock.get(other.stream) >= other.number {
                 return;
             }
-            found.push(if other.allocation == user.allocation && own {
-                Violation::ProgramRace { addr, allocation: user.allocation }
+            let later = access.allocation;
+            found.push(if other.allocation == later && own {
+                Violation::ProgramRace { addr, allocation: later }
             } else {
-                Violation::Race { addr, earlier: other.allocation, later: user.allocation }
+                Violation::Race { addr, earlier: other.allocation, later }
             });
         };
         let mut at = access.addr;
@@ -301,6 +303,7 @@ impl State {
             {
                 let stop = end.min(start + mapping.bytes);
                 let memory = self.physical.get_mut(&mapping.physical.0).expect("mapped memory exists");
+                user.mapping = start;
                 memory.shadow.touch(at - start, stop - start, &user, is_done, |offset, other| {
                     check(start + offset, other);
                 });
@@ -612,7 +615,8 @@ impl State {
             if at + mapping.bytes > addr + bytes {
                 return Err(error("unmap", 1));
             }
-            let done = |user: &User| self.streams[&user.stream].done >= user.number;
+            // Work that uses the memory where else it is mapped goes on.
+            let done = |user: &User| user.mapping != at || self.streams[&user.stream].done >= user.number;
             if let Some((offset, user)) = self.physical[&mapping.physical.0].shadow.first_user(done) {
                 let violation = Violation::UnmappedInUse { addr: at + offset, allocation: user.allocation };
                 self.violations.push(violation);
