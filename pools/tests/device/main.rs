@@ -10,6 +10,9 @@ mod guards;
 mod program;
 mod pytorch;
 mod random;
+#[path = "../recorded.rs"]
+mod recorded;
+mod recording;
 mod shortage;
 
 mod world;
