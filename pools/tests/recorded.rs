@@ -34,10 +34,6 @@ impl Trace {
         &self.path
     }
 
-    pub fn bytes(&self) -> Vec<u8> {
-        std::fs::read(&self.path).expect("the trace is there")
-    }
-
     /// The events; the file has nothing else.
     pub fn events(&self) -> Vec<Event> {
         let mut text = String::new();
@@ -51,11 +47,6 @@ impl Trace {
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some(HEADER));
         lines.zip(2..).map(|(line, number)| Event::parse(line, number).expect("an event")).collect()
-    }
-
-    /// The events but the ends of steps, which others in the process may mark.
-    pub fn changes(&self) -> Vec<Event> {
-        self.events().into_iter().filter(|event| !matches!(event, Event::StepEnd { .. })).collect()
     }
 }
 

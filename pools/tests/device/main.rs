@@ -4,6 +4,7 @@ mod support;
 
 mod basics;
 mod edges;
+mod expected;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod gpu;
 mod guards;
