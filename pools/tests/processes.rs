@@ -152,26 +152,40 @@ fn steps_are_recorded_between_what_happens_in_them() {
 }
 
 #[test]
-fn a_file_that_may_not_grow_keeps_the_whole_rows_it_has() {
-    const NAME: &str = "a_file_that_may_not_grow_keeps_the_whole_rows_it_has";
+fn a_trace_ends_where_its_file_could_not_grow_even_if_it_can_again() {
+    const NAME: &str = "a_trace_ends_where_its_file_could_not_grow_even_if_it_can_again";
     if !is_child(NAME) {
         // Blocks of 512 bytes or 1 KiB, as the shell has it: between one buffer and ten.
-        let output = child(NAME, "trap '' XFSZ; ulimit -f 300;");
+        let output = child(NAME, "trap '' XFSZ; ulimit -S -f 300;");
         assert!(output.status.success(), "{output:?}");
         return;
     }
     let (pool, trace) = (MemPool::new().unwrap(), recorded::Trace::plain());
     let recording = pool.record_trace(trace.path()).unwrap();
-    for _ in 0..20_000 {
-        drop(pool.with(|| Vec::<u8>::with_capacity(BIG)));
-    }
+    let allocate = || (0..20_000).for_each(|_| drop(pool.with(|| Vec::<u8>::with_capacity(BIG))));
+    allocate();
+    let full_bytes = std::fs::metadata(trace.path()).unwrap().len();
+    lift_file_limit();
+    allocate();
     let error = recording.finish().unwrap_err();
     let PoolError::Trace { lost_events, .. } = error else { panic!("{error}") };
+    assert_eq!(std::fs::metadata(trace.path()).unwrap().len(), full_bytes);
     let events = trace.events();
     assert!(events.len() > 1000, "{} events are there", events.len());
-    assert_eq!(events.len() as u64 + lost_events, 60_000);
+    assert_eq!(events.len() as u64 + lost_events, 120_000);
     assert_eq!(recorded::replayed_peak(&events), BIG);
     pool.validate().unwrap();
+}
+
+/// Lets files grow as far as they may by the hard limit.
+#[allow(unsafe_code)] // setrlimit has no safe form
+fn lift_file_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the result.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) }, 0);
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: `limit` is a valid value.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
 }
 
 #[test]
