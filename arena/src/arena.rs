@@ -85,6 +85,12 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         self.placement.live_block(addr)
     }
 
+    /// See [`Placement::live_blocks`].
+    #[must_use]
+    pub fn live_blocks(&self) -> Vec<LiveBlock> {
+        self.placement.live_blocks()
+    }
+
     /// See [`Placement::clean_ranges`].
     #[must_use]
     pub fn clean_ranges(&self, addr: usize) -> Vec<AddressRange> {

@@ -131,6 +131,11 @@ impl Blocks {
         self.by_address.find(hash(addr), |id| slots[id.0 as usize].start == addr).copied()
     }
 
+    /// All live blocks, in no order.
+    pub(crate) fn live(&self) -> impl Iterator<Item = BlockId> {
+        self.by_address.iter().copied().filter(|&id| self.get(id).state == BlockState::Live)
+    }
+
     /// Makes a block found by its address.
     #[inline]
     pub(crate) fn publish(&mut self, id: BlockId) {

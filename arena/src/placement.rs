@@ -80,6 +80,9 @@ pub trait Placement: Send + fmt::Debug {
     /// The live block that starts at `addr`.
     fn live_block(&self, addr: usize) -> Option<LiveBlock>;
 
+    /// All live blocks, in no order. Walks everything.
+    fn live_blocks(&self) -> Vec<LiveBlock>;
+
     /// Parts of the live block at `addr` that read as zero, if its owner has written nothing
     /// yet: whole or partial pages on which no block has ended since they were mapped. In
     /// order of address; empty for an unknown address.

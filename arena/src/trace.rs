@@ -7,6 +7,8 @@
 //! | `c` | the free completed: its memory may be reused anywhere |
 //! | `s` | end of step `id` |
 
+use std::fmt;
+
 use thiserror::Error;
 
 /// The first line of a trace.
@@ -77,6 +79,18 @@ impl Event {
             "s" => Self::StepEnd { step: id },
             _ => return Err(wrong("the first field is none of a, f, c, s")),
         })
+    }
+}
+
+impl fmt::Display for Event {
+    /// The event's line, as [`parse`](Self::parse) reads it, without its end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allocate { id, size_bytes, stream } => write!(f, "a,{id},{size_bytes},{stream}"),
+            Self::Free { id } => write!(f, "f,{id},,"),
+            Self::FreeCompleted { id } => write!(f, "c,{id},,"),
+            Self::StepEnd { step } => write!(f, "s,{step},,"),
+        }
     }
 }
 

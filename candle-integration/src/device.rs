@@ -1,9 +1,11 @@
 //! Which pools a candle device has.
 
+use std::path::Path;
+
 use candle_core::Device;
-use mempool_pools::MemPoolBuilder;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 use mempool_pools::device::PoolDevice;
+use mempool_pools::{MemPoolBuilder, TraceRecording};
 
 use crate::error::{Error, Result};
 
@@ -49,6 +51,15 @@ impl Backing {
             Self::Host => Ok(mempool_pools::default_pool_for(CRATE_PATH)?),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             Self::Cuda(device) => Ok(device.default_pool()),
+        }
+    }
+
+    /// Records all pools there.
+    pub(crate) fn record_trace(&self, path: &Path) -> Result<TraceRecording> {
+        match self {
+            Self::Host => Ok(mempool_pools::record_trace_for(CRATE_PATH, path)?),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Self::Cuda(device) => Ok(device.record_trace(path)?),
         }
     }
 

@@ -1,12 +1,14 @@
 //! A pool for a candle device.
 
 use std::future::Future;
+use std::path::Path;
 
 use candle_core::Device;
 use mempool_pools::{Instrumented, Policy, PoolStats, ScopeGuard, Violation};
 
 use crate::device::Backing;
 use crate::error::Result;
+use crate::recording::TraceRecording;
 
 /// A memory pool of a device: tensors made inside its scope lie in memory of its own.
 ///
@@ -85,6 +87,15 @@ impl MemPool {
     /// For a pool of the host.
     pub fn set_release_threshold(&self, bytes: Option<usize>) -> Result<()> {
         Ok(self.pool.set_release_threshold(bytes)?)
+    }
+
+    /// Records what the pool does into a trace that `mempool replay` reads, until the guard is finished or
+    /// dropped. See [`mempool_pools::MemPool::record_trace`] for what is in it.
+    ///
+    /// # Errors
+    /// [`PoolError::Trace`](mempool_pools::PoolError::Trace) when the file cannot be made.
+    pub fn record_trace(&self, path: impl AsRef<Path>) -> Result<TraceRecording> {
+        Ok(TraceRecording { recording: self.pool.record_trace(path)? })
     }
 
     /// The pool's figures.

@@ -26,7 +26,9 @@ mod thread_cache;
 mod upstream;
 
 use std::any::Any;
+use std::path::Path;
 
+pub(crate) use arena_slot::Owner;
 pub use driver::{
     CaptureId, CaptureState, Context, Driver, DriverError, DriverResult, Event, Physical, Stream, StreamId,
 };
@@ -42,6 +44,7 @@ pub(crate) use upstream::Taking;
 use crate::builder::MemPoolBuilder;
 use crate::error::PoolError;
 use crate::pool::MemPool;
+use crate::recording::{self, Scope, TraceRecording};
 use crate::registry;
 use crate::thread_state::inside;
 
@@ -103,7 +106,23 @@ impl PoolDevice {
 
     /// Ends a step for the pools of this device alone; [`mark_step`](crate::mark_step) does so for all.
     pub fn mark_step(&self) {
-        inside(|| self.state.mark_step());
+        inside(|| {
+            recording::mark_step(Some(self.state.id));
+            self.state.mark_step();
+        });
+    }
+
+    /// Records what all pools of the device do into a trace: see
+    /// [`MemPool::record_trace`], which records one pool.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn record_trace(&self, path: impl AsRef<Path>) -> Result<TraceRecording, PoolError> {
+        let path = path.as_ref();
+        inside(|| {
+            let scope = Scope { device: Some(self.state.id), pool_id: None };
+            recording::start(scope, path, |recording| self.state.list_live(recording))
+        })
     }
 
     /// Bytes that can be had on the device without others giving anything up: what it has free,

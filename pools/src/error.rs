@@ -1,5 +1,7 @@
 //! What can go wrong with pools.
 
+use std::path::PathBuf;
+
 use mempool_arena::ArenaError;
 use thiserror::Error;
 
@@ -78,6 +80,21 @@ pub enum PoolError {
     /// The pool is no more.
     #[error("the pool has been closed")]
     Closed,
+    /// A trace cannot be written.
+    #[error("the trace {path:?} cannot be written: {reason}; {lost_events} events are missing")]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// The kind of the system's error.
+        kind: std::io::ErrorKind,
+        /// The system's error.
+        reason: String,
+        /// Events that came and that the file does not have; at least so many when it is compressed.
+        lost_events: u64,
+    },
+    /// A recording that was begun before this process was forked: only the parent writes its trace.
+    #[error("the recording is that of the process from which this one was forked")]
+    RecordedByParent,
     /// An option has a value that cannot work.
     #[error("{option} of {value} cannot work: {rule}")]
     Option {

@@ -39,6 +39,7 @@ mod os;
 mod pool;
 mod process;
 mod propagate;
+mod recording;
 mod region;
 mod registry;
 mod scope;
@@ -57,9 +58,10 @@ pub use mempool_arena::{
     ArenaError, BucketStats, Stat, Stats, StepArena, StepArenaError, Violation, bucket_of,
 };
 pub use pool::{MemPool, with_pool};
+pub use process::{available_bytes, default_pool, empty_cache, mark_step, record_trace};
 #[doc(hidden)]
-pub use process::default_pool_for;
-pub use process::{available_bytes, default_pool, empty_cache, mark_step};
+pub use process::{default_pool_for, record_trace_for};
 pub use propagate::{Propagation, propagate};
+pub use recording::{TraceRecording, TraceSummary};
 pub use scope::{ScopeGuard, without_pools};
 pub use stats::{PoolStats, StepStats};

@@ -1,6 +1,7 @@
 //! A pool as its users hold it.
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 
 use mempool_arena::Violation;
@@ -9,6 +10,7 @@ use crate::builder::MemPoolBuilder;
 use crate::device::PoolSlot;
 use crate::error::PoolError;
 use crate::instrument::Instrumented;
+use crate::recording::{self, Scope, TraceRecording};
 use crate::registry;
 use crate::scope::{self, ScopeGuard, Target};
 use crate::slot::Slot;
@@ -209,6 +211,61 @@ impl MemPool {
             Place::Host(slot) => slot.reset_peaks(self.handle.id),
             Place::Device(slot) => inside(|| slot.reset_peaks()),
         }
+    }
+
+    /// Records what the pool does into a trace that `mempool replay` reads: its allocations with the
+    /// bytes that were asked for, its frees, and the steps that
+    /// [`mark_step`](crate::mark_step) ends. The format is that of [`trace`](crate::arena::trace);
+    /// a `path` that ends in `.gz` gets it compressed. What is there is overwritten.
+    ///
+    /// The trace begins with the blocks that are live already; those that are live when it ends are
+    /// never freed in it. It holds what the pool serves and nothing else: requests below the
+    /// allocator's threshold or the pool's `min_bytes`, those beyond its limit and those that are
+    /// passed through are not in it. The rows of a block are `a`, `f` when its owner frees it, and
+    /// `c` when no queued work uses it any more, which on the host is at once. A block that is
+    /// resized where it lies is freed and allocated anew. Streams are numbered as they appear. The
+    /// margins of a pool with [`guard`](crate::MemPoolBuilder::guard) are a part of its requests.
+    ///
+    /// Until the recording ends, each allocation and each free in the process takes one more lock,
+    /// under which now and then a part of the file is written. An error while writing ends the
+    /// trace and changes nothing else; [`TraceRecording::finish`] returns it. A forked child does
+    /// not record.
+    ///
+    /// ```
+    /// # use mempool_pools::{MemPool, PoolAllocator, mark_step};
+    /// # #[global_allocator]
+    /// # static ALLOC: PoolAllocator = PoolAllocator::new();
+    /// # fn main() -> Result<(), mempool_pools::PoolError> {
+    /// # let path = std::env::temp_dir().join(format!("doc-{}.csv.gz", std::process::id()));
+    /// let pool = MemPool::new()?;
+    /// let recording = pool.record_trace(&path)?;
+    /// for _ in 0..3 {
+    ///     drop(pool.with(|| vec![1.0_f32; 1 << 20]));
+    ///     mark_step();
+    /// }
+    /// let summary = recording.finish()?;
+    /// assert_eq!((summary.allocations, summary.steps), (3, 3));
+    /// # std::fs::remove_file(path).unwrap();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`PoolError::Trace`] when the file cannot be made.
+    pub fn record_trace(&self, path: impl AsRef<Path>) -> Result<TraceRecording, PoolError> {
+        let path = path.as_ref();
+        let place = self.place();
+        let device = match place {
+            Place::Host(_) => None,
+            Place::Device(slot) => Some(slot.device.id),
+        };
+        let scope = Scope { device, pool_id: Some(self.id()) };
+        inside(|| {
+            recording::start(scope, path, |recording| match place {
+                Place::Host(slot) => slot.list_live(recording),
+                Place::Device(slot) => slot.list_live(recording),
+            })
+        })
     }
 
     /// Walks the pool's bookkeeping and checks every invariant. For tests: it holds the pool's

@@ -1,10 +1,12 @@
 //! Calls that concern all pools of the process.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::{DeviceState, Inner as Platform};
 use crate::error::PoolError;
 use crate::pool::MemPool;
+use crate::recording::{self, Scope, TraceRecording};
 use crate::slot::Slot;
 use crate::thread_state::inside;
 use crate::{allocator, registry};
@@ -45,10 +47,41 @@ pub fn empty_cache() -> Result<usize, PoolError> {
 /// counted from 1.
 pub fn mark_step() -> u64 {
     inside(|| {
+        recording::mark_step(None);
         registry::slots().for_each(Slot::mark_step);
         registry::platforms().flat_map(Platform::devices).for_each(DeviceState::mark_step);
     });
     STEP.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// Records what all pools of host memory do into a trace, those included that are made meanwhile: see
+/// [`MemPool::record_trace`], which records one pool. A device's are recorded by
+/// [`PoolDevice::record_trace`](crate::device::PoolDevice::record_trace).
+///
+/// # Errors
+/// As [`MemPool::new`], and [`PoolError::Trace`] when the file cannot be made.
+pub fn record_trace(path: impl AsRef<Path>) -> Result<TraceRecording, PoolError> {
+    record_trace_for("mempool_pools", path)
+}
+
+/// [`record_trace`] for a crate that re-exports pools under its own name: see [`default_pool_for`].
+///
+/// # Errors
+/// As [`record_trace`].
+#[doc(hidden)]
+pub fn record_trace_for(
+    crate_path: &'static str,
+    path: impl AsRef<Path>,
+) -> Result<TraceRecording, PoolError> {
+    allocator::require_linked(crate_path)?;
+    let path = path.as_ref();
+    inside(|| {
+        registry::require_open()?;
+        let scope = Scope { device: None, pool_id: None };
+        recording::start(scope, path, |recording| {
+            registry::for_each_slot(|slot| slot.list_live(recording));
+        })
+    })
 }
 
 /// Bytes that can be had without others giving anything up: what the system says is available,

@@ -1,6 +1,6 @@
 //! All slots of the process, and which of them are vacant.
 //!
-//! Lock order: the registry, then a slot, then the region's parts. Nobody takes two slots but
+//! Lock order: the registry, then a slot, then the region's parts, then the recordings. Nobody takes two slots but
 //! the fork handler, which takes all of them in order of their index.
 #![allow(unsafe_code)] // listed in ARCHITECTURE.md
 
@@ -11,7 +11,7 @@ use crate::device::{self, Inner as Platform};
 use crate::error::PoolError;
 use crate::lock::Lock;
 use crate::slot::{Setup, Slot};
-use crate::{os, region, thread_state};
+use crate::{os, recording, region, thread_state};
 
 /// The most pools that can exist at once. Each takes at least two parts of the region, so
 /// address space would end not far beyond.
@@ -61,7 +61,7 @@ impl Registry {
     fn watch_forks(&mut self) {
         if !self.watches_forks {
             self.watches_forks = true;
-            os::run_at_fork(before_fork, after_fork);
+            os::run_at_fork(before_fork, after_fork, after_fork_in_child);
         }
     }
 
@@ -182,6 +182,12 @@ pub(crate) fn slots() -> impl Iterator<Item = &'static Slot> {
     SLOTS.iter().map_while(|slot| slot.get().copied())
 }
 
+/// Runs `f` on every slot that was ever used, while no pool is made.
+pub(crate) fn for_each_slot(f: impl FnMut(&'static Slot)) {
+    let _registry = REGISTRY.lock();
+    slots().for_each(f);
+}
+
 /// Takes every lock, so that the child gets the bookkeeping in one piece. Until they are let go
 /// of, the thread's own requests (of other fork handlers) go to the inner allocator; such a handler
 /// must not free what lies in a pool.
@@ -191,11 +197,14 @@ extern "C" fn before_fork() {
     platforms().for_each(device::hold_for_fork);
     slots().for_each(|slot| slot.lock_for_fork().hold_for_fork());
     region::HOST.lock_for_fork().hold_for_fork();
+    recording::lock_for_fork().hold_for_fork();
 }
 
 /// Lets go of every lock, in the parent and in the child.
 extern "C" fn after_fork() {
     // SAFETY: the system calls this on the thread that forked, or its copy, after `before_fork`.
+    unsafe { recording::lock_for_fork().release_after_fork() };
+    // SAFETY: as above.
     unsafe { region::HOST.lock_for_fork().release_after_fork() };
     for slot in slots() {
         // SAFETY: as above.
@@ -208,4 +217,10 @@ extern "C" fn after_fork() {
     // SAFETY: as above.
     unsafe { REGISTRY.release_after_fork() };
     thread_state::set_inside(false);
+}
+
+/// The child's recordings go on in the parent alone.
+extern "C" fn after_fork_in_child() {
+    after_fork();
+    recording::leave_to_parent();
 }

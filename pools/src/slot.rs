@@ -14,6 +14,7 @@ use crate::error::PoolError;
 use crate::host_upstream::HostUpstream;
 use crate::lock::Lock;
 use crate::os;
+use crate::recording::{self, Change, RecordingId, Source};
 use crate::stats::{PoolStats, StepStats};
 use crate::thread_state::inside;
 
@@ -89,6 +90,21 @@ pub(crate) struct Core {
     retired: bool,
     at_step_start: StepStats,
     last_step: StepStats,
+}
+
+impl Core {
+    fn source(&self) -> Source {
+        Source { device: None, pool_id: self.id, order: None }
+    }
+
+    /// Tells recordings of what became of a block. The slot's lock is held, so a free is told of before
+    /// its memory serves again.
+    #[inline]
+    fn note(&self, change: Change) {
+        if recording::is_on() {
+            recording::note(self.source(), change);
+        }
+    }
 }
 
 impl Slot {
@@ -169,7 +185,10 @@ impl Slot {
             return then(None, Outcome::Overflow);
         };
         let outcome = match core.arena.allocate(request) {
-            Ok(placed) => Outcome::Placed(placed.addr),
+            Ok(placed) => {
+                core.note(Change::Allocated { addr: placed.addr, size_bytes: request.size_bytes });
+                Outcome::Placed(placed.addr)
+            }
             Err(error) => self.overflow(&core.name, &error),
         };
         then(Some(core), outcome)
@@ -208,6 +227,7 @@ impl Slot {
         if core.arena.free(addr).is_err() {
             foreign(addr);
         }
+        core.note(Change::Ended { addr });
         if core.retired && core.arena.stats().blocks.current == 0 {
             self.close(guard);
         }
@@ -218,7 +238,11 @@ impl Slot {
     pub(crate) fn resize(&self, addr: usize, size_bytes: usize) -> bool {
         let mut core = self.core.lock();
         let core = core.as_mut().unwrap_or_else(|| foreign(addr));
-        core.arena.resize_in_place(addr, size_bytes).is_ok_and(|block| block.is_some())
+        let resized = core.arena.resize_in_place(addr, size_bytes).is_ok_and(|block| block.is_some());
+        if resized {
+            core.note(Change::Resized { addr, size_bytes });
+        }
+        resized
     }
 
     /// Notes that the last handle of the pool is gone.
@@ -290,6 +314,14 @@ impl Slot {
             core.arena.settle();
             core.arena.stats().releasable_bytes
         })
+    }
+
+    /// Tells a recording of the blocks that are live, whichever pool the slot holds. The caller is
+    /// [`Inside`](crate::thread_state::Inside).
+    pub(crate) fn list_live(&self, recording: RecordingId) {
+        if let Some(core) = self.core.lock().as_ref() {
+            recording::list(recording, core.source(), || core.arena.live_blocks());
+        }
     }
 
     /// Ends a step for whichever pool the slot holds.

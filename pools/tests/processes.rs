@@ -2,9 +2,12 @@
 //! only that.
 #![cfg(unix)]
 
+mod recorded;
+
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output};
 
+use mempool_pools::arena::trace::Event;
 use mempool_pools::{MemPool, PoolError, default_pool};
 
 #[global_allocator]
@@ -106,6 +109,176 @@ fn a_step_counts_what_happened_since_the_last_mark() {
     let step = pool.stats().last_step;
     assert_eq!((step.hits + step.misses, step.requested_bytes), (2, 2 * BIG as u64));
     assert_eq!(other.stats().last_step, mempool_pools::StepStats::default());
+}
+
+#[test]
+fn steps_are_recorded_between_what_happens_in_them() {
+    const NAME: &str = "steps_are_recorded_between_what_happens_in_them";
+    if !is_child(NAME) {
+        let output = child(NAME, "");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let (pool, traces) = (MemPool::new().unwrap(), [recorded::Trace::plain(), recorded::Trace::gzipped()]);
+    mempool_pools::mark_step();
+    let recordings = [pool.record_trace(traces[0].path()), mempool_pools::record_trace(traces[1].path())];
+    let rounds = 3_usize;
+    for round in 0..rounds {
+        drop(pool.with(|| vec![1_u8; (round + 1) * BIG]));
+        mempool_pools::mark_step();
+    }
+    for (recording, trace) in recordings.into_iter().zip(traces) {
+        let summary = recording.unwrap().finish().unwrap();
+        assert_eq!(summary.steps, rounds as u64);
+        // What the test itself allocates is recorded too where all pools are.
+        let mut events = trace.events();
+        let mut ours = std::collections::HashSet::new();
+        events.retain(|event| match event {
+            Event::Allocate { id, size_bytes, .. } => *size_bytes >= BIG && ours.insert(*id),
+            Event::Free { id } | Event::FreeCompleted { id } => ours.contains(id),
+            Event::StepEnd { .. } => true,
+        });
+        let steps: Vec<[Option<Event>; 4]> =
+            events.chunks(4).map(|step| [0, 1, 2, 3].map(|k| step.get(k).copied())).collect();
+        assert_eq!(steps.len(), rounds);
+        for (round, step) in steps.into_iter().enumerate() {
+            let Some(Event::Allocate { id, size_bytes, stream: 0 }) = step[0] else { panic!("{step:?}") };
+            assert_eq!(size_bytes, (round + 1) * BIG);
+            let number = round as u64 + 1;
+            let rest = [Event::Free { id }, Event::FreeCompleted { id }, Event::StepEnd { step: number }];
+            assert_eq!(step[1..], rest.map(Some));
+        }
+    }
+}
+
+#[test]
+fn a_trace_ends_where_its_file_could_not_grow_even_if_it_can_again() {
+    const NAME: &str = "a_trace_ends_where_its_file_could_not_grow_even_if_it_can_again";
+    if !is_child(NAME) {
+        // Blocks of 512 bytes or 1 KiB, as the shell has it: between one buffer and ten.
+        let output = child(NAME, "trap '' XFSZ; ulimit -S -f 300;");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let (pool, trace) = (MemPool::new().unwrap(), recorded::Trace::plain());
+    let recording = pool.record_trace(trace.path()).unwrap();
+    let allocate = || (0..20_000).for_each(|_| drop(pool.with(|| Vec::<u8>::with_capacity(BIG))));
+    allocate();
+    let full_bytes = std::fs::metadata(trace.path()).unwrap().len();
+    lift_file_limit();
+    allocate();
+    let error = recording.finish().unwrap_err();
+    let PoolError::Trace { lost_events, .. } = error else { panic!("{error}") };
+    assert_eq!(std::fs::metadata(trace.path()).unwrap().len(), full_bytes);
+    let events = trace.events();
+    assert!(events.len() > 1000, "{} events are there", events.len());
+    assert_eq!(events.len() as u64 + lost_events, 120_000);
+    assert_eq!(recorded::replayed_peak(&events), BIG);
+    pool.validate().unwrap();
+}
+
+/// Lets files grow as far as they may by the hard limit.
+#[allow(unsafe_code)] // setrlimit has no safe form
+fn lift_file_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the result.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) }, 0);
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: `limit` is a valid value.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+}
+
+#[test]
+fn a_forked_child_does_not_write_to_its_parents_trace() {
+    const NAME: &str = "a_forked_child_does_not_write_to_its_parents_trace";
+    if !is_child(NAME) {
+        let output = child(NAME, "");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let pool = MemPool::new().unwrap();
+    let (plain, gzipped) = (recorded::Trace::plain(), recorded::Trace::gzipped());
+    let recordings = [plain.path(), gzipped.path()].map(|path| Some(pool.record_trace(path).unwrap()));
+    let recordings = std::cell::Cell::new(recordings);
+    let kept = pool.with(|| vec![3_u8; 2 * BIG]);
+    for round in 0..3 {
+        let status = in_fork(|| {
+            // Far more than a buffer.
+            for _ in 0..10_000 {
+                drop(pool.with(|| Vec::<u8>::with_capacity(BIG)));
+            }
+            mempool_pools::mark_step();
+            let [first, second] = recordings.take().map(Option::unwrap);
+            match round {
+                0 => std::mem::forget((first, second)),
+                1 => drop((first, second)),
+                _ => {
+                    assert_eq!(first.finish(), Err(PoolError::RecordedByParent));
+                    assert_eq!(second.finish(), Err(PoolError::RecordedByParent));
+                }
+            }
+            // The child records for itself.
+            let own = recorded::Trace::plain();
+            let recording = pool.record_trace(own.path()).unwrap();
+            drop(pool.with(|| vec![1_u8; BIG]));
+            assert_eq!(recording.finish().unwrap().allocations, 2);
+            assert_eq!(own.events().len(), 4);
+        });
+        assert_eq!(status, 0);
+    }
+    drop(pool.with(|| vec![1_u8; 5 * BIG]));
+    drop(kept);
+    for recording in recordings.into_inner().into_iter().flatten() {
+        assert_eq!(recording.finish().unwrap().events, 6);
+    }
+    assert_eq!(plain.events(), gzipped.events());
+    let sizes = [2 * BIG, 5 * BIG];
+    let expected =
+        sizes.iter().zip(0..).map(|(&size_bytes, id)| Event::Allocate { id, size_bytes, stream: 0 });
+    let is_allocation = |event: &Event| matches!(event, Event::Allocate { .. });
+    assert!(plain.events().into_iter().filter(is_allocation).eq(expected));
+}
+
+#[test]
+fn a_program_may_fork_while_its_threads_are_recorded() {
+    const NAME: &str = "a_program_may_fork_while_its_threads_are_recorded";
+    if !is_child(NAME) {
+        let output = child(NAME, "");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let (pool, trace) = (MemPool::new().unwrap(), recorded::Trace::gzipped());
+    let recording = mempool_pools::record_trace(trace.path()).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for _ in 0..3 {
+            threads.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    drop(pool.with(|| vec![1_u8; 100_000]));
+                    let other = recorded::Trace::plain();
+                    drop(pool.record_trace(other.path()).unwrap());
+                    mempool_pools::mark_step();
+                }
+            });
+        }
+        for _ in 0..100 {
+            let status = in_fork(|| {
+                drop(pool.with(|| vec![4_u8; 5 * BIG]));
+                mempool_pools::mark_step();
+                let own = recorded::Trace::plain();
+                drop(pool.record_trace(own.path()).unwrap());
+                recorded::replayed_peak(&own.events());
+            });
+            assert_eq!(status, 0);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    recording.finish().unwrap();
+    let events = trace.events();
+    assert!(recorded::replayed_peak(&events) < 50 * BIG);
+    let of_children =
+        |event: &Event| matches!(event, Event::Allocate { size_bytes, .. } if *size_bytes == 5 * BIG);
+    assert!(!events.iter().any(of_children));
 }
 
 #[test]

@@ -3,6 +3,9 @@
 mod allocator;
 mod contents;
 mod lifetime;
+#[path = "recorded.rs"]
+mod recorded;
+mod recording;
 mod scopes;
 mod threads;
 

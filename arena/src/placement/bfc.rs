@@ -290,6 +290,10 @@ impl Placement for Bfc {
         self.blocks.find(addr).map(|id| live(self.blocks.get(id)))
     }
 
+    fn live_blocks(&self) -> Vec<LiveBlock> {
+        self.blocks.live().map(|id| live(self.blocks.get(id))).collect()
+    }
+
     fn clean_ranges(&self, addr: usize) -> Vec<AddressRange> {
         let Some(id) = self.blocks.find(addr) else { return Vec::new() };
         let block = self.blocks.get(id);

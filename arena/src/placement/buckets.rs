@@ -232,6 +232,10 @@ impl Placement for Buckets {
         self.find_live(addr).ok().map(|(_, block)| block)
     }
 
+    fn live_blocks(&self) -> Vec<LiveBlock> {
+        self.blocks.live().filter_map(|id| self.live_block(self.blocks.get(id).start)).collect()
+    }
+
     fn clean_ranges(&self, addr: usize) -> Vec<AddressRange> {
         // Known by the block: none has ended on any part of it since its segment was mapped.
         let clean = self.blocks.find(addr).map(|id| self.blocks.get(id)).filter(|block| !block.dirty);

@@ -390,6 +390,10 @@ impl Placement for Buddy {
         })
     }
 
+    fn live_blocks(&self) -> Vec<LiveBlock> {
+        self.live.keys().filter_map(|&addr| self.live_block(addr)).collect()
+    }
+
     fn clean_ranges(&self, addr: usize) -> Vec<AddressRange> {
         let (Some(block), Some((_, region))) =
             (self.live_block(addr), self.regions.range(..=addr).next_back())

@@ -489,6 +489,10 @@ impl Placement for Pages {
         self.live_id(addr).ok().map(|id| self.describe(id))
     }
 
+    fn live_blocks(&self) -> Vec<LiveBlock> {
+        self.blocks.live().map(|id| self.describe(id)).collect()
+    }
+
     fn clean_ranges(&self, addr: usize) -> Vec<AddressRange> {
         let Ok(id) = self.live_id(addr) else { return Vec::new() };
         let block = self.blocks.get(id);

@@ -165,6 +165,15 @@ impl Torch {
         }
     }
 
+    fn describe(&self, id: BlockId) -> LiveBlock {
+        let block = self.blocks.get(id);
+        LiveBlock {
+            addr: block.start,
+            requested_bytes: block.len - block.extra as usize,
+            allocated_bytes: block.len,
+        }
+    }
+
     /// Makes the front of a free block that is in no index live.
     fn carve(&mut self, id: BlockId, request: Request, len: usize, hit: bool) -> Placed {
         let start = self.blocks.get(id).start.next_multiple_of(request.align_bytes);
@@ -570,13 +579,11 @@ impl Placement for Torch {
     }
 
     fn live_block(&self, addr: usize) -> Option<LiveBlock> {
-        let id = self.blocks.find(addr)?;
-        let block = self.blocks.get(id);
-        Some(LiveBlock {
-            addr,
-            requested_bytes: block.len - block.extra as usize,
-            allocated_bytes: block.len,
-        })
+        self.blocks.find(addr).map(|id| self.describe(id))
+    }
+
+    fn live_blocks(&self) -> Vec<LiveBlock> {
+        self.blocks.live().map(|id| self.describe(id)).collect()
     }
 
     fn clean_ranges(&self, _: usize) -> Vec<AddressRange> {

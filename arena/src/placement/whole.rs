@@ -450,6 +450,10 @@ impl Placement for Whole {
         Some(LiveBlock { addr, requested_bytes: block.requested?, allocated_bytes: block.len })
     }
 
+    fn live_blocks(&self) -> Vec<LiveBlock> {
+        self.blocks.keys().filter_map(|&addr| self.live_block(addr)).collect()
+    }
+
     fn clean_ranges(&self, addr: usize) -> Vec<AddressRange> {
         match self.blocks.get(&addr) {
             Some(block) if block.requested.is_some() && !block.dirty => {

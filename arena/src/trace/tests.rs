@@ -19,3 +19,17 @@ fn a_damaged_line_is_an_error_with_its_number() {
     let long = "q".repeat(10_000);
     assert_eq!(Event::parse(&long, 1).unwrap_err().text.len(), 80);
 }
+
+#[test]
+fn what_is_written_is_read_as_the_same() {
+    for event in [
+        Event::Allocate { id: 17, size_bytes: usize::MAX, stream: 3 },
+        Event::Free { id: u64::MAX },
+        Event::FreeCompleted { id: 0 },
+        Event::StepEnd { step: 2 },
+    ] {
+        let line = event.to_string();
+        assert_eq!(line.matches(',').count(), 3, "{line}");
+        assert_eq!(Event::parse(&line, 2).unwrap(), event);
+    }
+}

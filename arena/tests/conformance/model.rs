@@ -1,6 +1,6 @@
 //! The naive model: a list of live blocks, and what must be true of them after each step.
 
-use mempool_arena::{Arena, Placed, Request, SimulatedUpstream, Upstream};
+use mempool_arena::{Arena, LiveBlock, Placed, Request, SimulatedUpstream, Upstream};
 
 use crate::PAGE_BYTES;
 
@@ -17,6 +17,10 @@ pub struct Checked {
     pub arena: Arena<SimulatedUpstream>,
     pub live: Vec<Live>,
     limit_bytes: Option<usize>,
+}
+
+fn addr_and_end(block: &LiveBlock) -> (usize, usize) {
+    (block.addr, block.addr + block.allocated_bytes)
 }
 
 impl Checked {
@@ -62,7 +66,10 @@ impl Checked {
             assert!(block.addr.is_multiple_of(block.align));
             extents.push((block.addr, block.addr + found.allocated_bytes));
         }
+        let mut listed: Vec<(usize, usize)> = self.arena.live_blocks().iter().map(addr_and_end).collect();
         extents.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, extents, "all live blocks are listed, and no other");
         for pair in extents.windows(2) {
             assert!(pair[0].1 <= pair[1].0, "blocks {pair:x?} overlap");
         }

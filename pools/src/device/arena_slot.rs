@@ -21,6 +21,7 @@ use crate::device::pool_slot::{GraphToken, PoolSlot};
 use crate::device::state::DeviceState;
 use crate::device::upstream::{DeviceUpstream, Taking};
 use crate::lock::Lock;
+use crate::recording::{self, Change, RecordingId, Source};
 
 /// In whose order an arena's memory is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -223,7 +224,15 @@ impl ArenaCore {
                 self.drain();
             }
         }
-        self.arena.allocate_mapped(request)
+        self.place_mapped(request)
+    }
+
+    /// As [`allocate_mapped`](Self::allocate_mapped), whatever waits.
+    #[inline]
+    pub(crate) fn place_mapped(&mut self, request: Request) -> Option<Placed> {
+        let placed = self.arena.allocate_mapped(request)?;
+        self.note(Change::Allocated { addr: placed.addr, size_bytes: request.size_bytes });
+        Some(placed)
     }
 
     /// Places a block, on new memory if need be. `stream` is the owner's, unless it is in capture.
@@ -235,7 +244,42 @@ impl ArenaCore {
         self.arena.upstream_mut().serve(stream);
         let placed = self.arena.allocate(request);
         self.arena.upstream_mut().serve(None);
+        if let Ok(placed) = &placed {
+            self.note(Change::Allocated { addr: placed.addr, size_bytes: request.size_bytes });
+        }
         placed
+    }
+
+    /// Ends a live block that nothing but the owner's earlier work uses; `false` when none starts there.
+    #[inline]
+    pub(crate) fn free(&mut self, addr: usize) -> bool {
+        let freed = self.arena.free(addr).is_ok();
+        if freed {
+            self.note(Change::Ended { addr });
+        }
+        freed
+    }
+
+    /// Tells recordings of what became of a block. The arena's lock is held, so a free is told of before
+    /// its memory serves again.
+    #[inline]
+    fn note(&self, change: Change) {
+        if recording::is_on() {
+            recording::note(self.source(), change);
+        }
+    }
+
+    fn source(&self) -> Source {
+        Source { device: Some(self.pool.device.id), pool_id: self.pool_id, order: Some(self.owner) }
+    }
+
+    /// Tells a recording of the blocks that are live for their users.
+    pub(crate) fn list_live(&self, recording: RecordingId) {
+        recording::list(recording, self.source(), || {
+            let mut blocks = self.arena.live_blocks();
+            blocks.retain(|block| !self.is_pending(block.addr));
+            blocks
+        });
     }
 
     /// Whether other streams were declared to use the block.
@@ -281,6 +325,7 @@ impl ArenaCore {
             Some(block) => {
                 self.pending.push_back(Pending { addr, block, waits });
                 self.waiting.insert(addr);
+                self.note(Change::Freed { addr });
                 Ok(())
             }
             None => Err(waits),
@@ -378,6 +423,7 @@ impl ArenaCore {
             own.end_uses_later(uses);
             let freed = self.arena.free(pending.addr);
             debug_assert!(freed.is_ok(), "a waiting block is live");
+            self.note(Change::Completed { addr: pending.addr });
         }
     }
 

@@ -194,7 +194,7 @@ fn unguard(
 #[inline]
 fn end_block(mut guard: MutexGuard<'_, Option<ArenaCore>>, addr: usize) -> Free {
     let Some(core) = guard.as_mut() else { return Free::Unknown };
-    if core.arena.free(addr).is_err() {
+    if !core.free(addr) {
         return Free::Unknown;
     }
     close_if_last(guard);

@@ -208,7 +208,7 @@ fn borrow(lender: &'static PoolSlot, call: &Call, request: Request) -> Option<us
         if let Some(stream) = call.waitable() {
             core.drain_behind(stream);
         }
-        core.arena.allocate_mapped(request)
+        core.place_mapped(request)
     });
     placed.ok().flatten().map(|placed| placed.addr)
 }

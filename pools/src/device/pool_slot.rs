@@ -20,6 +20,7 @@ use crate::device::state::DeviceState;
 use crate::device::thread_cache;
 use crate::error::PoolError;
 use crate::lock::Lock;
+use crate::recording::RecordingId;
 use crate::stats::{PoolStats, StepStats};
 
 /// How a device pool is set up.
@@ -621,6 +622,11 @@ impl PoolSlot {
             }
         });
         result
+    }
+
+    /// Tells a recording of the pool's blocks that are live for their users.
+    pub(crate) fn list_live(&'static self, recording: RecordingId) {
+        self.for_each_arena(|core| core.list_live(recording));
     }
 
     /// Bytes on free pages.

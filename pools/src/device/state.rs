@@ -16,6 +16,7 @@ use crate::device::pool_slot::{GraphToken, PoolSetup, PoolSlot};
 use crate::device::upstream::SEGMENT_UNIT_BYTES;
 use crate::error::PoolError;
 use crate::lock::Lock;
+use crate::recording::RecordingId;
 use crate::registry;
 
 /// Ordered against `usize::MAX`, which stands for no limit.
@@ -293,6 +294,11 @@ impl DeviceState {
         let token = if taken.is_ok() { token } else { GraphToken::default() };
         graphs.push((capture, GraphToken::clone(&token)));
         token
+    }
+
+    /// Tells a recording of the blocks that are live in all pools.
+    pub(crate) fn list_live(&'static self, recording: RecordingId) {
+        self.pools().into_iter().for_each(|pool| pool.list_live(recording));
     }
 
     /// Ends a step for all pools.

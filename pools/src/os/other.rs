@@ -21,7 +21,7 @@ pub(crate) fn address_space_left() -> Option<usize> {
     None
 }
 
-pub(crate) fn run_at_fork(_: extern "C" fn(), _: extern "C" fn()) {}
+pub(crate) fn run_at_fork(_: extern "C" fn(), _: extern "C" fn(), _: extern "C" fn()) {}
 
 pub(crate) fn report(message: fmt::Arguments<'_>) {
     eprintln!("candle-mempool: {message}");

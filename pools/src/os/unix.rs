@@ -98,12 +98,12 @@ fn address_space_used() -> usize {
     pages.unwrap_or(0).saturating_mul(usize::try_from(page_bytes).unwrap_or(4096))
 }
 
-/// Calls `prepare` before each fork of this process, and `after` after it in parent and child.
-pub(crate) fn run_at_fork(prepare: extern "C" fn(), after: extern "C" fn()) {
-    // SAFETY: both are `extern "C"` functions that live as long as the process. Failure means
+/// Calls `prepare` before each fork of this process, and after it `parent` or `child`.
+pub(crate) fn run_at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+    // SAFETY: all are `extern "C"` functions that live as long as the process. Failure means
     // there was no memory for the entry; then a fork is only safe while no other thread
     // allocates, as with any allocator without handlers.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(after), Some(after)) };
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }
 
 /// Writes a message to standard error without allocating.

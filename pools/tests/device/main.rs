@@ -4,12 +4,16 @@ mod support;
 
 mod basics;
 mod edges;
+mod expected;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod gpu;
 mod guards;
 mod program;
 mod pytorch;
 mod random;
+#[path = "../recorded.rs"]
+mod recorded;
+mod recording;
 mod shortage;
 
 mod world;
