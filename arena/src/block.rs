@@ -152,6 +152,21 @@ impl Blocks {
         entry.expect("a published block is found by its address").remove();
     }
 
+    /// As [`withdraw`](Self::withdraw), of the block that starts at `addr`, if `wanted` says so of it.
+    #[inline]
+    pub(crate) fn withdraw_at(
+        &mut self,
+        addr: usize,
+        wanted: impl FnOnce(&Block) -> bool,
+    ) -> Option<BlockId> {
+        let slots = &self.slots;
+        let entry = self.by_address.find_entry(hash(addr), |id| slots[id.0 as usize].start == addr).ok()?;
+        if !wanted(&slots[entry.get().0 as usize]) {
+            return None;
+        }
+        Some(entry.remove().0)
+    }
+
     /// Number of blocks that are found by their address.
     pub(crate) fn published_count(&self) -> usize {
         self.by_address.len()

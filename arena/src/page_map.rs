@@ -114,7 +114,13 @@ impl PageMap {
 
     /// The handles that lie in `range`, as one range that no handle crosses the ends of. What else
     /// it has is not mapped. `range` consists of whole pages.
+    #[inline]
     pub(crate) fn whole_handles(&self, range: AddressRange) -> AddressRange {
+        let begins = |addr| addr == self.range.end() || self.begins(self.page_at(addr));
+        if begins(range.start) && begins(range.end()) { range } else { self.without_cut_handles(range) }
+    }
+
+    fn without_cut_handles(&self, range: AddressRange) -> AddressRange {
         let start = self.handle_end(range.start).min(range.end());
         if range.end() == self.range.end() || self.begins(self.page_at(range.end())) {
             return AddressRange::between(start, range.end());

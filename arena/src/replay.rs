@@ -7,10 +7,9 @@
 
 use std::fmt;
 
-use hashbrown::HashMap;
-use rustc_hash::FxBuildHasher;
 use thiserror::Error;
 
+use self::live::Live;
 use crate::error::ArenaError;
 use crate::placement::Placement;
 use crate::request::Request;
@@ -109,8 +108,7 @@ pub struct Replay<'a> {
     upstream: SimulatedUpstream,
     make: MakePlacement<'a>,
     streams: Vec<(u64, Box<dyn Placement>)>,
-    /// The stream's place and the address of each live allocation.
-    live: HashMap<u64, (usize, usize), FxBuildHasher>,
+    live: Live,
     totals: Totals,
     at_peak: AtPeak,
     events: u64,
@@ -127,7 +125,7 @@ impl<'a> Replay<'a> {
             upstream,
             make: Box::new(make),
             streams: Vec::new(),
-            live: HashMap::default(),
+            live: Live::default(),
             totals: Totals::default(),
             at_peak: AtPeak::default(),
             events: 0,
@@ -145,7 +143,7 @@ impl<'a> Replay<'a> {
             Event::Allocate { id, size_bytes, stream } => self.allocate(id, size_bytes, stream)?,
             Event::Free { id } => {
                 let number = self.events + 1;
-                let (at, addr) = self.live.remove(&id).ok_or(ReplayError::NotLive { event: number, id })?;
+                let (at, addr) = self.live.remove(id).ok_or(ReplayError::NotLive { event: number, id })?;
                 self.change(at, |placement, upstream| {
                     placement.free(addr, upstream).expect("a live block can be freed");
                 });
@@ -161,7 +159,7 @@ impl<'a> Replay<'a> {
     #[inline]
     fn allocate(&mut self, id: u64, size_bytes: usize, stream: u64) -> Result<(), ReplayError> {
         let number = self.events + 1;
-        if self.live.contains_key(&id) {
+        if self.live.contains(id) {
             return Err(ReplayError::LiveAlready { event: number, id });
         }
         let at = match self.streams.iter().position(|(other, _)| *other == stream) {
@@ -277,5 +275,6 @@ impl fmt::Debug for Replay<'_> {
     }
 }
 
+mod live;
 #[cfg(test)]
 mod tests;

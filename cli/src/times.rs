@@ -11,10 +11,10 @@ use mempool_pools::arena::trace::Event;
 
 use crate::replay::Error;
 
-/// Runs of one kind at most,
-const RUNS: usize = 5;
+/// Runs of one kind at most: a short trace needs many until one is not interrupted,
+const RUNS: usize = 100;
 /// and no further one after so long.
-const LONG_ENOUGH: Duration = Duration::from_secs(1);
+const LONG_ENOUGH: Duration = Duration::from_millis(500);
 
 /// Times of an allocation or a free, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

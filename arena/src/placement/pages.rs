@@ -416,7 +416,14 @@ impl Placement for Pages {
 
     #[inline]
     fn free(&mut self, addr: usize, upstream: &mut dyn Upstream) -> Result<LiveBlock, ArenaError> {
-        let id = self.live_id(addr)?;
+        let parks = self.quiet_frees >= self.options.park_after_frees;
+        let id = if parks {
+            self.live_id(addr)?
+        } else {
+            let id = self.blocks.withdraw_at(addr, |block| block.state == BlockState::Live);
+            id.ok_or(ArenaError::UnknownAddress { addr })?
+        };
+        self.quiet_frees = self.quiet_frees.saturating_add(1);
         let ended = self.describe(id);
         self.stats.count_free(ended.requested_bytes, ended.allocated_bytes);
         let block = *self.blocks.get(id);
@@ -428,9 +435,7 @@ impl Placement for Pages {
             self.pages_mut(block.segment as usize).set_dirty(block.range());
             self.blocks.get_mut(id).dirty = true;
         }
-        self.quiet_frees = self.quiet_frees.saturating_add(1);
-        if self.quiet_frees <= self.options.park_after_frees {
-            self.blocks.withdraw(id);
+        if !parks {
             self.settle_block(id);
             return Ok(ended);
         }

@@ -1,7 +1,5 @@
 //! Where a request needs the fewest new pages, and which free pages go there.
 
-use std::collections::BTreeMap;
-
 use super::cutting::aligned_start;
 use super::{Mode, Pages};
 use crate::block::BlockId;
@@ -35,7 +33,8 @@ const FREES_APART: u32 = 50;
 
 /// A handle, or a page where there are none, in a free block.
 struct FreeHandle {
-    freed_at: u32,
+    /// Blocks that ended since one ended here.
+    age: u32,
     range: AddressRange,
     block: BlockId,
 }
@@ -53,6 +52,11 @@ impl Pages {
         let mut best: Option<((bool, usize, usize), FreeEntry, usize)> = None;
         for entry in self.zones[zone].sparse.iter_from(len).take(LOOKED_AT) {
             let block = self.blocks.get(entry.id);
+            // Besides the pages that lie in the block whole there are those at its ends.
+            let fewest = (len / self.page_bytes).saturating_sub(block.extra as usize + 2);
+            if best.as_ref().is_some_and(|((blocked, missing, _), ..)| !blocked && fewest > *missing) {
+                continue;
+            }
             let pages = &self.segment(block).pages;
             let first = aligned_start(block.start, align);
             // From the end it is tried only where the whole block is in view, not at the end of a range.
@@ -151,41 +155,32 @@ impl Pages {
             return;
         }
         let mut free = self.free_handles(id, touched);
-        // Those that were free for longest first. The count of frees wraps.
-        let frees = self.frees;
-        free.sort_by_key(|handle| std::cmp::Reverse(frees.wrapping_sub(handle.freed_at)));
-        let mut by_len: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (at, handle) in free.iter().enumerate().rev() {
-            by_len.entry(handle.range.len).or_default().push(at);
-        }
-        let mut taken = vec![false; free.len()];
+        let mut in_use = Vec::new();
         // First those of the very length. Then others go back to the device, for new ones of the right
         // length: the shortest that suffices, else the longest. What work still uses cannot go back,
         // but it can move, and shorter ones together fill a long place.
-        over = self.fill(id, part, over, &free, &mut by_len, &mut taken, true, upstream);
+        over = self.fill(id, part, over, &mut free, true, upstream);
         while over > 0 {
-            let mut left = free.iter().enumerate().filter(|(at, _)| !taken[*at]);
-            let mut longest: Option<(usize, &FreeHandle)> = None;
-            let mut enough: Option<(usize, &FreeHandle)> = None;
-            for (at, handle) in &mut left {
-                let len = handle.range.len;
-                let best = if len >= over { &mut enough } else { &mut longest };
-                let better =
-                    best.is_none_or(
-                        |(_, other)| {
-                            if len >= over { len < other.range.len } else { len > other.range.len }
-                        },
-                    );
-                if better && upstream.is_idle(handle.range) {
-                    *best = Some((at, handle));
+            let suffices = |handle: &FreeHandle| handle.range.len >= over;
+            // Asking whether a handle is idle may take longer than finding it.
+            let found = loop {
+                let best = best_of(&free, |handle| {
+                    let len = handle.range.len;
+                    let rank = if suffices(handle) { usize::MAX - len } else { len };
+                    Some((suffices(handle), rank))
+                });
+                let Some(at) = best else { break None };
+                let handle = free.swap_remove(at);
+                if upstream.is_idle(handle.range) {
+                    break Some(handle);
                 }
-            }
-            let Some((at, handle)) = enough.or(longest) else { break };
-            taken[at] = true;
-            over = over.saturating_sub(self.give_up(handle, id, upstream));
+                in_use.push(handle);
+            };
+            let Some(handle) = found else { break };
+            over = over.saturating_sub(self.give_up(&handle, id, upstream));
         }
         if over > 0 {
-            over = self.fill(id, part, over, &free, &mut by_len, &mut taken, false, upstream);
+            over = self.fill(id, part, over, &mut in_use, false, upstream);
         }
         if over > (live / PINNED_PARTS).max(PINNED_PAGES * self.page_bytes) {
             self.apart_until = self.frees.wrapping_add(FREES_APART);
@@ -195,15 +190,12 @@ impl Pages {
     /// Moves handles into unmapped parts of `part` until `over` more bytes than should be are no longer
     /// missing, and returns what is left of `over`: only handles of the very length of new ones, or the
     /// longest that fit.
-    #[expect(clippy::too_many_arguments, reason = "one step of `move_pages`, on what it knows")]
     fn fill(
         &mut self,
         id: BlockId,
         part: AddressRange,
         mut over: usize,
-        free: &[FreeHandle],
-        by_len: &mut BTreeMap<usize, Vec<usize>>,
-        taken: &mut [bool],
+        free: &mut Vec<FreeHandle>,
         exactly: bool,
         upstream: &mut dyn Upstream,
     ) -> usize {
@@ -216,22 +208,19 @@ impl Pages {
             let wanted = self.handle_of(run, part, usize::MAX).len;
             let shortest = if exactly { wanted } else { 0 };
             let longest = if exactly { wanted } else { self.piece_of(run, part).len };
-            let found = by_len.range_mut(shortest..=longest).rev().find_map(|(_, list)| {
-                while let Some(at) = list.pop() {
-                    if !taken[at] {
-                        return Some(at);
-                    }
-                }
-                None
+            // The longest, and of those the one that was free for longest.
+            let found = best_of(free, |handle| {
+                let len = handle.range.len;
+                (shortest <= len && len <= longest).then_some((len, handle.age))
             });
             let Some(at) = found else {
                 rest = AddressRange::between(run.start + wanted, touched.end());
                 continue;
             };
-            taken[at] = true;
-            let to = AddressRange::new(run.start, free[at].range.len);
+            let handle = free.swap_remove(at);
+            let to = AddressRange::new(run.start, handle.range.len);
             rest = AddressRange::between(to.end(), touched.end());
-            if self.relocate(&free[at], id, to, upstream) {
+            if self.relocate(&handle, id, to, upstream) {
                 over = over.saturating_sub(to.len);
             }
         }
@@ -251,7 +240,9 @@ impl Pages {
             for range in pages.handles(whole) {
                 let apart = block_id != id || range.end() <= touched.start || range.start >= touched.end();
                 if apart {
-                    free.push(FreeHandle { freed_at: pages.freed_at(range.start), range, block: block_id });
+                    // The count of frees wraps.
+                    let age = self.frees.wrapping_sub(pages.freed_at(range.start));
+                    free.push(FreeHandle { age, range, block: block_id });
                 }
             }
         }
@@ -303,4 +294,17 @@ impl Pages {
             this.unmap_pages(handle.block, handle.range, handle.range.len, upstream)
         })
     }
+}
+
+/// The place of the handle with the greatest key, the first of equal ones.
+fn best_of<K: Ord>(handles: &[FreeHandle], key: impl Fn(&FreeHandle) -> Option<K>) -> Option<usize> {
+    let mut best: Option<(K, usize)> = None;
+    for (at, handle) in handles.iter().enumerate() {
+        if let Some(key) = key(handle)
+            && best.as_ref().is_none_or(|(other, _)| key > *other)
+        {
+            best = Some((key, at));
+        }
+    }
+    best.map(|(_, at)| at)
 }
