@@ -1,8 +1,11 @@
 //! Host memory for an arena: parts of the [`region`], committed in steps of 2 MiB.
+//!
+//! There are few parts, and some policies reserve a range for each segment. So what is shorter than a part
+//! shares one with others of the same pool, and the part goes back when nothing of it is used.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mempool_arena::{AddressRange, MapError, Upstream, UpstreamError};
+use mempool_arena::{AddressRange, Holes, MapError, Upstream, UpstreamError};
 
 use crate::{os, region};
 
@@ -23,11 +26,13 @@ pub fn set_huge_pages(enabled: bool) {
 #[derive(Debug)]
 pub(crate) struct HostUpstream {
     slot_index: u32,
+    /// Parts that several ranges share, and what of them is unused.
+    shared: Holes,
 }
 
 impl HostUpstream {
     pub(crate) fn new(slot_index: u32) -> Self {
-        Self { slot_index }
+        Self { slot_index, shared: Holes::default() }
     }
 }
 
@@ -41,11 +46,26 @@ impl Upstream for HostUpstream {
     }
 
     fn reserve(&mut self, len: usize) -> Result<AddressRange, UpstreamError> {
-        region::HOST.take(len, self.slot_index)
+        let len = len.max(1).checked_next_multiple_of(self.page_bytes()).unwrap_or(len);
+        if len >= region::HOST.part_bytes() {
+            return region::HOST.take(len, self.slot_index);
+        }
+        if let Some(range) = self.shared.take(len, self.page_bytes()) {
+            return Ok(range);
+        }
+        let part = region::HOST.take(len, self.slot_index)?;
+        self.shared.add_range(part);
+        Ok(self.shared.take(len, self.page_bytes()).expect("a part holds it"))
     }
 
     fn release(&mut self, range: AddressRange) -> Result<(), UpstreamError> {
-        region::HOST.give_back(range);
+        // A range that has parts to itself is none that shares one.
+        if range.len >= region::HOST.part_bytes() {
+            region::HOST.give_back(range);
+        } else if let Some(part) = self.shared.give(range) {
+            self.shared.remove_range(part);
+            region::HOST.give_back(part);
+        }
         Ok(())
     }
 
