@@ -5,7 +5,7 @@ use mempool_arena::{Conf, Policy};
 use crate::blocks::Blocks;
 use crate::device::{DeviceState, PoolDevice, PoolSetup};
 use crate::error::PoolError;
-use crate::options::{PoolOptions, Resolved, THRESHOLD};
+use crate::options::{PoolOptions, Resolved, THRESHOLD, has_threshold};
 use crate::pool::MemPool;
 use crate::slot::Setup;
 use crate::thread_state::inside;
@@ -125,8 +125,8 @@ impl MemPoolBuilder {
 
     /// For a device: before the pool would hold more than this share (between 0 and 1) of what it
     /// may hold, its free pages are given back. A policy that rounds a request up (buddy, segments) may
-    /// pass it by its rounding. Policies `torch` and `expandable` have a threshold of their own, as PyTorch
-    /// has it, on the host too: large segments go back that were free for long.
+    /// pass it by its rounding. Policy `torch` has a threshold of its own, as PyTorch has it, on the host
+    /// too: before more is mapped beyond it, large segments go back that were free for long.
     pub fn garbage_collection_threshold(mut self, share: f64) -> Self {
         self.options.placement.garbage_collection_threshold = Some(share);
         self
@@ -170,7 +170,7 @@ impl MemPoolBuilder {
             (self.options.guard == Some(true), "guard"),
             (
                 self.options.placement.garbage_collection_threshold.is_some()
-                    && !options.placement.policy().has_option(THRESHOLD),
+                    && !has_threshold(options.placement.policy()),
                 THRESHOLD,
             ),
             (self.options.release_threshold_bytes.is_some(), "release_threshold"),

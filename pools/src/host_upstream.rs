@@ -82,3 +82,50 @@ impl Upstream for HostUpstream {
         os::decommit(range).map_err(|source| MapError { completed_bytes: 0, source })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry;
+    use crate::thread_state::inside;
+
+    #[test]
+    fn tens_of_thousands_of_short_ranges_take_few_parts_and_give_them_back() {
+        const OWNER: u32 = 4000;
+        inside(registry::require_open).unwrap();
+        let part = region::HOST.part_bytes();
+        let mut upstream = HostUpstream::new(OWNER);
+        let page = upstream.page_bytes();
+        let mut ranges: Vec<AddressRange> = (0..40_000).map(|_| upstream.reserve(page).unwrap()).collect();
+        assert!(ranges.iter().all(|range| region::HOST.owner(range.start) == Some(OWNER)));
+        ranges.sort();
+        assert!(ranges.windows(2).all(|pair| pair[0].end() <= pair[1].start));
+        let parts = (40_000 * page).div_ceil(part);
+        assert_eq!(upstream.shared.ranges().count(), parts);
+        // The second half goes back, and what follows takes its places.
+        let second = ranges.split_off(20_000);
+        let given_back = second[20_000 - 1].start;
+        second.into_iter().for_each(|range| upstream.release(range).unwrap());
+        assert_eq!(region::HOST.owner(given_back), None);
+        assert!(upstream.shared.ranges().count() <= parts / 2 + 1);
+        // Two lengths, and one with parts of its own, beside each other.
+        let long = upstream.reserve(part).unwrap();
+        ranges.extend((0..5000).map(|_| upstream.reserve(3 * page - 5).unwrap()));
+        assert!(
+            ranges.iter().all(|range| range.start % page == 0 && region::HOST.owner(range.start).is_some())
+        );
+        ranges.push(long);
+        ranges.into_iter().for_each(|range| upstream.release(range).unwrap());
+        assert_eq!(upstream.shared.ranges().count(), 0);
+        assert_eq!(region::HOST.owner(long.start), None);
+    }
+
+    #[test]
+    fn lengths_that_no_region_has_are_refused() {
+        inside(registry::require_open).unwrap();
+        let mut upstream = HostUpstream::new(4001);
+        for len in [usize::MAX, usize::MAX - (1 << 20), 1 << 63, region::HOST.len() + 1] {
+            assert!(matches!(upstream.reserve(len), Err(UpstreamError::AddressSpace { .. })), "{len}");
+        }
+    }
+}

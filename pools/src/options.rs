@@ -21,8 +21,8 @@ use mempool_arena::{Conf, ConfError, Policy, parse_flag, parse_mebibytes};
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct PoolOptions {
-    /// The policy and its options. `garbage_collection_threshold` is the pool's own where the policy has
-    /// none, see [`MemPoolBuilder::garbage_collection_threshold`](crate::MemPoolBuilder).
+    /// The policy and its options. `garbage_collection_threshold` is the pool's own unless the policy is
+    /// `torch`, see [`MemPoolBuilder`](crate::MemPoolBuilder::garbage_collection_threshold).
     pub placement: Conf,
     /// `no_split`: each block has pages of its own.
     pub no_split: Option<bool>,
@@ -148,6 +148,8 @@ impl PoolOptions {
         (placement.policy, placement.expandable_segments) = (Some(policy), None);
         let threshold =
             self.placement.garbage_collection_threshold.or(around.placement.garbage_collection_threshold);
+        let of_placement = has_threshold(policy);
+        placement.garbage_collection_threshold = threshold.filter(|_| of_placement);
         let Self { limit_bytes, hard_limit, min_bytes, use_on_oom, guard, release_threshold_bytes, .. } =
             self.clone().or(around.clone());
         Ok(Resolved {
@@ -158,7 +160,7 @@ impl PoolOptions {
             min_bytes: min_bytes.unwrap_or(0),
             use_on_oom: use_on_oom.unwrap_or(false),
             guard: guard.unwrap_or(false),
-            garbage_collection_threshold: threshold.filter(|_| !policy.has_option(THRESHOLD)),
+            garbage_collection_threshold: threshold.filter(|_| !of_placement),
             release_threshold_bytes,
         })
     }
@@ -166,6 +168,12 @@ impl PoolOptions {
 
 /// An option of some placements, and of the pool where its placement does not have it.
 pub(crate) const THRESHOLD: &str = "garbage_collection_threshold";
+
+/// Whether the threshold is the placement's. PyTorch collects nothing in expandable segments, so there it
+/// is the pool's too.
+pub(crate) fn has_threshold(policy: Policy) -> bool {
+    policy == Policy::Torch
+}
 
 /// All options of a pool.
 #[derive(Debug, Clone)]

@@ -50,7 +50,7 @@ impl Conf {
         Self { roundup_power2_divisions: Some(divisions), ..self }
     }
 
-    /// Of policies `torch` and `expandable`: above this share of the limit, or of upstream's capacity,
+    /// Of policy `torch`: above this share of the limit, or of upstream's capacity,
     /// large segments go back that were free for long. Between 0 and 1.
     #[must_use]
     pub fn garbage_collection_threshold(self, share: f64) -> Self {

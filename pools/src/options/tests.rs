@@ -89,6 +89,9 @@ fn a_threshold_is_the_placements_where_it_has_one_and_else_the_pools() {
     let got = resolved("policy:torch,garbage_collection_threshold:0.5", "");
     assert_eq!(got.placement.garbage_collection_threshold, Some(0.5));
     assert_eq!(got.garbage_collection_threshold, None);
+    let got = resolved("policy:torch,expandable_segments:True", "garbage_collection_threshold:0.5");
+    assert_eq!(got.placement, Conf::of(Policy::Expandable));
+    assert_eq!(got.garbage_collection_threshold, Some(0.5));
     let got = resolved("policy:buckets", "garbage_collection_threshold:0.5");
     assert_eq!(got.placement, Conf::of(Policy::Buckets));
     assert_eq!(got.garbage_collection_threshold, Some(0.5));
