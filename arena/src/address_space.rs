@@ -67,7 +67,10 @@ impl AddressSpace {
 
     /// Takes a place back of which nothing is mapped.
     pub(crate) fn give(&mut self, place: Place, upstream: &mut dyn Upstream, range_count: &mut Stat) {
-        let Some(own) = place.own else { return self.holes.give(place.range) };
+        let Some(own) = place.own else {
+            self.holes.give(place.range);
+            return;
+        };
         if upstream.release(own).is_ok() {
             range_count.decrease(1);
         } else {

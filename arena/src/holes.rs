@@ -7,7 +7,7 @@ use crate::range::AddressRange;
 /// The unused parts of a set of ranges, in whole pages. Parts of one range join; parts of
 /// different ranges never do, so that a range can be given back as it was reserved.
 #[derive(Debug, Default)]
-pub(crate) struct Holes {
+pub struct Holes {
     ranges: BTreeMap<usize, usize>,
     by_start: BTreeMap<usize, usize>,
     by_len: BTreeSet<(usize, usize)>,
@@ -15,13 +15,13 @@ pub(crate) struct Holes {
 
 impl Holes {
     /// Adds a range, all of it unused.
-    pub(crate) fn add_range(&mut self, range: AddressRange) {
+    pub fn add_range(&mut self, range: AddressRange) {
         self.ranges.insert(range.start, range.len);
         self.insert(range);
     }
 
     /// Takes the smallest hole's first `len` bytes that are aligned to `align`, a power of two.
-    pub(crate) fn take(&mut self, len: usize, align: usize) -> Option<AddressRange> {
+    pub fn take(&mut self, len: usize, align: usize) -> Option<AddressRange> {
         let fitting = self.by_len.range((len, 0)..).find_map(|&(hole, start)| {
             let aligned = start.checked_next_multiple_of(align)?;
             let end = aligned.checked_add(len)?;
@@ -35,8 +35,11 @@ impl Holes {
         Some(taken)
     }
 
-    /// Makes a part of a range unused.
-    pub(crate) fn give(&mut self, part: AddressRange) {
+    /// Makes a part of a range unused, and returns the range if that was all of it that was used.
+    ///
+    /// # Panics
+    /// When the part lies in no range.
+    pub fn give(&mut self, part: AddressRange) -> Option<AddressRange> {
         let (&start, &len) = self.ranges.range(..=part.start).next_back().expect("a part lies in a range");
         let range = AddressRange::new(start, len);
         let mut joined = part;
@@ -54,27 +57,29 @@ impl Holes {
             joined.len += len;
         }
         self.insert(joined);
+        Some(range).filter(|&range| range == joined)
     }
 
     /// Ranges of which nothing is used.
-    pub(crate) fn unused_ranges(&self) -> Vec<AddressRange> {
+    #[must_use]
+    pub fn unused_ranges(&self) -> Vec<AddressRange> {
         let unused = self.ranges.iter().filter(|&(start, len)| self.by_start.get(start) == Some(len));
         unused.map(|(&start, &len)| AddressRange::new(start, len)).collect()
     }
 
     /// Forgets a range of which nothing is used.
-    pub(crate) fn remove_range(&mut self, range: AddressRange) {
+    pub fn remove_range(&mut self, range: AddressRange) {
         self.remove(range);
         self.ranges.remove(&range.start);
     }
 
     /// The unused parts, in order of address.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = AddressRange> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.by_start.iter().map(|(&start, &len)| AddressRange::new(start, len))
     }
 
     /// All ranges, in order of address.
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = AddressRange> + '_ {
+    pub fn ranges(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.ranges.iter().map(|(&start, &len)| AddressRange::new(start, len))
     }
 
@@ -102,8 +107,8 @@ mod tests {
         let first = holes.take(0x800, 1).unwrap();
         let second = holes.take(0x800, 1).unwrap();
         assert_eq!((first.start, second.start), (0x1000, 0x1800));
-        holes.give(first);
-        holes.give(second);
+        assert_eq!(holes.give(first), None);
+        assert_eq!(holes.give(second), Some(AddressRange::new(0x1000, 0x1000)));
         assert_eq!(holes.unused_ranges().len(), 2);
         holes.remove_range(AddressRange::new(0x1000, 0x1000));
         assert_eq!(holes.iter().collect::<Vec<_>>(), [AddressRange::new(0x2000, 0x1000)]);

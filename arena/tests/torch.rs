@@ -86,3 +86,19 @@ fn segments_that_were_free_for_long_go_above_the_threshold() {
     arena.free(kept).unwrap();
     arena.validate().unwrap();
 }
+
+#[test]
+fn what_lies_in_expandable_segments_is_not_collected() {
+    let mut arena = arena(TorchOptions {
+        limit_bytes: Some(200 * MIB),
+        garbage_collection_threshold: Some(0.25),
+        expandable_segments: true,
+        ..TorchOptions::default()
+    });
+    let first = addr(&mut arena, 60 * MIB);
+    arena.free(first).unwrap();
+    addr(&mut arena, 80 * MIB);
+    assert_eq!(arena.stats().reserved.current, 80 * MIB, "the free block has grown");
+    addr(&mut arena, 100);
+    arena.validate().unwrap();
+}

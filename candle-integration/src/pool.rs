@@ -4,7 +4,7 @@ use std::future::Future;
 use std::path::Path;
 
 use candle_core::Device;
-use mempool_pools::{Instrumented, Policy, PoolStats, ScopeGuard, Violation};
+use mempool_pools::{Conf, Instrumented, Policy, PoolStats, ScopeGuard, Violation};
 
 use crate::device::Backing;
 use crate::error::Result;
@@ -140,6 +140,21 @@ impl MemPoolBuilder {
     /// How blocks are placed.
     pub fn policy(self, policy: Policy) -> Self {
         self.map(|builder| builder.policy(policy))
+    }
+
+    /// How blocks are placed, with options of the policy: `Conf::of(Policy::Pages).mode(Mode::Moving)`.
+    pub fn placement(self, conf: Conf) -> Self {
+        self.map(|builder| builder.placement(conf))
+    }
+
+    /// Options by name, as the environment variable `MEMPOOL_CONF` has them:
+    /// `policy:pages,mode:moving,limit_mb:512`. See [`mempool_pools::PoolOptions`].
+    ///
+    /// # Errors
+    /// [`PoolError::Conf`](mempool_pools::PoolError::Conf), for an unknown key with the known ones; and
+    /// as [`MemPool::new`] for a device without pools.
+    pub fn conf(self, text: &str) -> Result<Self> {
+        Ok(Self { builder: Ok(self.builder?.conf(text)?) })
     }
 
     /// Keeps the pool's mapped memory at or below `bytes`; what does not fit goes to the inner

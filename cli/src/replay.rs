@@ -2,7 +2,7 @@
 
 use mempool_pools::arena::trace::Event;
 use mempool_pools::arena::{
-    BUCKET_COUNT, BucketStats, Conf, ConfError, CostModel, PolicyName, Replay, ReplayError, Setting,
+    BUCKET_COUNT, BucketStats, Conf, ConfError, CostModel, Policy, Replay, ReplayError, Setting,
     SimulatedUpstream,
 };
 use serde::Serialize;
@@ -141,12 +141,12 @@ fn new_replay(options: &Options, capacity_bytes: usize) -> Result<Replay<'_>, Co
     let upstream = SimulatedUpstream::builder()
         .page_bytes(PAGE_BYTES)
         .capacity_bytes(capacity_bytes)
-        .handles(options.conf.policy() != PolicyName::Buddy)
+        .handles(options.conf.policy() != Policy::Buddy)
         .falling_addresses(true)
         .costs(options.costs.clone())
         .lag(options.lag)
         .build();
-    let setting = Setting { granule_bytes: GRANULE_BYTES, limit_bytes: None, range_bytes: RANGE_BYTES };
+    let setting = Setting { granule_bytes: GRANULE_BYTES, range_bytes: RANGE_BYTES, ..Setting::default() };
     // Options that make no sense are found before the first allocation.
     options.conf.placement(setting)?;
     let make = move || match options.conf.placement(setting) {

@@ -7,15 +7,15 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use mempool_cli::replay::{self, Options, Report};
 use mempool_cli::trace;
-use mempool_pools::arena::{Conf, CostModel, PolicyName};
+use mempool_pools::arena::{Conf, CostModel, Policy};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The traces.
     #[arg(required = true)]
     traces: Vec<PathBuf>,
-    /// How blocks are placed: none, simple, buckets, buddy, bfc, torch, expandable or pages. May be given
-    /// more than once, or as `all`.
+    /// How blocks are placed: none, simple, buckets, buddy, bfc, torch, expandable, segments or pages.
+    /// May be given more than once, or as `all`.
     #[arg(long, value_name = "POLICY")]
     policy: Vec<String>,
     /// Options of the policy, as `key:value,...`.
@@ -95,7 +95,7 @@ fn confs(args: &Args) -> Result<Vec<Conf>> {
     let conf: Conf = args.conf.parse()?;
     let names = match args.policy.as_slice() {
         [] => return Ok(vec![conf]),
-        [all] if all == "all" => PolicyName::ALL.to_vec(),
+        [all] if all == "all" => Policy::ALL.to_vec(),
         names => names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?,
     };
     Ok(names.into_iter().map(|policy| conf.clone().with_policy(policy)).collect())

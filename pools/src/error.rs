@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use mempool_arena::ArenaError;
+use mempool_arena::{ArenaError, ConfError};
 use thiserror::Error;
 
 use crate::device::DriverError;
@@ -105,7 +105,28 @@ pub enum PoolError {
         /// What it has to satisfy.
         rule: &'static str,
     },
+    /// Options that make no sense.
+    #[error(transparent)]
+    Conf(ConfError),
+    /// The environment variable `MEMPOOL_CONF` makes no sense.
+    #[error("MEMPOOL_CONF: {source}")]
+    Environment {
+        /// What is wrong with it.
+        source: ConfError,
+    },
     /// The placement refused.
     #[error(transparent)]
     Arena(#[from] ArenaError),
+}
+
+impl From<ConfError> for PoolError {
+    fn from(error: ConfError) -> Self {
+        match error {
+            ConfError::Refused(ArenaError::Option { option, value, rule }) => {
+                Self::Option { option, value, rule }
+            }
+            ConfError::Refused(other) => Self::Arena(other),
+            other => Self::Conf(other),
+        }
+    }
 }

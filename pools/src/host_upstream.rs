@@ -1,8 +1,11 @@
 //! Host memory for an arena: parts of the [`region`], committed in steps of 2 MiB.
+//!
+//! There are few parts, and some policies reserve a range for each segment. So what is shorter than a part
+//! shares one with others of the same pool, and the part goes back when nothing of it is used.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mempool_arena::{AddressRange, MapError, Upstream, UpstreamError};
+use mempool_arena::{AddressRange, Holes, MapError, Upstream, UpstreamError};
 
 use crate::{os, region};
 
@@ -23,11 +26,13 @@ pub fn set_huge_pages(enabled: bool) {
 #[derive(Debug)]
 pub(crate) struct HostUpstream {
     slot_index: u32,
+    /// Parts that several ranges share, and what of them is unused.
+    shared: Holes,
 }
 
 impl HostUpstream {
     pub(crate) fn new(slot_index: u32) -> Self {
-        Self { slot_index }
+        Self { slot_index, shared: Holes::default() }
     }
 }
 
@@ -41,11 +46,26 @@ impl Upstream for HostUpstream {
     }
 
     fn reserve(&mut self, len: usize) -> Result<AddressRange, UpstreamError> {
-        region::HOST.take(len, self.slot_index)
+        let len = len.max(1).checked_next_multiple_of(self.page_bytes()).unwrap_or(len);
+        if len >= region::HOST.part_bytes() {
+            return region::HOST.take(len, self.slot_index);
+        }
+        if let Some(range) = self.shared.take(len, self.page_bytes()) {
+            return Ok(range);
+        }
+        let part = region::HOST.take(len, self.slot_index)?;
+        self.shared.add_range(part);
+        Ok(self.shared.take(len, self.page_bytes()).expect("a part holds it"))
     }
 
     fn release(&mut self, range: AddressRange) -> Result<(), UpstreamError> {
-        region::HOST.give_back(range);
+        // A range that has parts to itself is none that shares one.
+        if range.len >= region::HOST.part_bytes() {
+            region::HOST.give_back(range);
+        } else if let Some(part) = self.shared.give(range) {
+            self.shared.remove_range(part);
+            region::HOST.give_back(part);
+        }
         Ok(())
     }
 
@@ -60,5 +80,52 @@ impl Upstream for HostUpstream {
 
     fn unmap(&mut self, range: AddressRange) -> Result<(), MapError> {
         os::decommit(range).map_err(|source| MapError { completed_bytes: 0, source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry;
+    use crate::thread_state::inside;
+
+    #[test]
+    fn tens_of_thousands_of_short_ranges_take_few_parts_and_give_them_back() {
+        const OWNER: u32 = 4000;
+        inside(registry::require_open).unwrap();
+        let part = region::HOST.part_bytes();
+        let mut upstream = HostUpstream::new(OWNER);
+        let page = upstream.page_bytes();
+        let mut ranges: Vec<AddressRange> = (0..40_000).map(|_| upstream.reserve(page).unwrap()).collect();
+        assert!(ranges.iter().all(|range| region::HOST.owner(range.start) == Some(OWNER)));
+        ranges.sort();
+        assert!(ranges.windows(2).all(|pair| pair[0].end() <= pair[1].start));
+        let parts = (40_000 * page).div_ceil(part);
+        assert_eq!(upstream.shared.ranges().count(), parts);
+        // The second half goes back, and what follows takes its places.
+        let second = ranges.split_off(20_000);
+        let given_back = second[20_000 - 1].start;
+        second.into_iter().for_each(|range| upstream.release(range).unwrap());
+        assert_eq!(region::HOST.owner(given_back), None);
+        assert!(upstream.shared.ranges().count() <= parts / 2 + 1);
+        // Two lengths, and one with parts of its own, beside each other.
+        let long = upstream.reserve(part).unwrap();
+        ranges.extend((0..5000).map(|_| upstream.reserve(3 * page - 5).unwrap()));
+        assert!(
+            ranges.iter().all(|range| range.start % page == 0 && region::HOST.owner(range.start).is_some())
+        );
+        ranges.push(long);
+        ranges.into_iter().for_each(|range| upstream.release(range).unwrap());
+        assert_eq!(upstream.shared.ranges().count(), 0);
+        assert_eq!(region::HOST.owner(long.start), None);
+    }
+
+    #[test]
+    fn lengths_that_no_region_has_are_refused() {
+        inside(registry::require_open).unwrap();
+        let mut upstream = HostUpstream::new(4001);
+        for len in [usize::MAX, usize::MAX - (1 << 20), 1 << 63, region::HOST.len() + 1] {
+            assert!(matches!(upstream.reserve(len), Err(UpstreamError::AddressSpace { .. })), "{len}");
+        }
     }
 }

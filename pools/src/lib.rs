@@ -27,14 +27,17 @@
 //! Unix only. Elsewhere everything compiles and passes through to the inner allocator.
 
 mod allocator;
+mod blocks;
 mod builder;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub mod cuda;
 pub mod device;
+mod environment;
 mod error;
 mod host_upstream;
 mod instrument;
 mod lock;
+mod options;
 mod os;
 mod pool;
 mod process;
@@ -48,15 +51,17 @@ mod stats;
 mod thread_state;
 
 pub use allocator::{DEFAULT_THRESHOLD_BYTES, PoolAllocator};
-pub use builder::{MemPoolBuilder, Policy};
+pub use builder::MemPoolBuilder;
 pub use error::PoolError;
 pub use host_upstream::set_huge_pages;
 pub use instrument::Instrumented;
 /// The bookkeeping core, for tools that work on traces.
 pub use mempool_arena as arena;
 pub use mempool_arena::{
-    ArenaError, BucketStats, Stat, Stats, StepArena, StepArenaError, Violation, bucket_of,
+    ArenaError, BucketStats, Conf, ConfError, Mode, Policy, Stat, Stats, StepArena, StepArenaError,
+    Violation, bucket_of,
 };
+pub use options::PoolOptions;
 pub use pool::{MemPool, with_pool};
 pub use process::{available_bytes, default_pool, empty_cache, mark_step, record_trace};
 #[doc(hidden)]

@@ -16,7 +16,7 @@ static STEP: AtomicU64 = AtomicU64::new(0);
 /// The pool of everything that is allocated outside any scope. It lives as long as the process.
 ///
 /// # Errors
-/// As [`MemPool::new`].
+/// As [`MemPool::new`], and what kept it from having the options of `MEMPOOL_CONF`.
 pub fn default_pool() -> Result<MemPool, PoolError> {
     default_pool_for("mempool_pools")
 }
@@ -29,7 +29,7 @@ pub fn default_pool() -> Result<MemPool, PoolError> {
 #[doc(hidden)]
 pub fn default_pool_for(crate_path: &'static str) -> Result<MemPool, PoolError> {
     allocator::require_linked(crate_path)?;
-    let slot = inside(registry::require_open)?;
+    let slot = inside(registry::named_default)?;
     Ok(MemPool::from_slot(slot, registry::DEFAULT_ID))
 }
 

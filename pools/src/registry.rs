@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::device::{self, Inner as Platform};
 use crate::error::PoolError;
 use crate::lock::Lock;
+use crate::options::PoolOptions;
 use crate::slot::{Setup, Slot};
-use crate::{os, recording, region, thread_state};
+use crate::{environment, os, recording, region, thread_state};
 
 /// The most pools that can exist at once. Each takes at least two parts of the region, so
 /// address space would end not far beyond.
@@ -33,6 +34,9 @@ const MAX_PLATFORMS: usize = 16;
 
 /// Index of the default pool's slot plus one; zero while there is none.
 static DEFAULT: AtomicU32 = AtomicU32::new(0);
+
+/// Why the default pool does not have the options of the environment.
+static DEFAULT_PROBLEM: OnceLock<PoolError> = OnceLock::new();
 
 /// Stands in `DEFAULT` for a process in which pools do not work.
 const PASS_THROUGH: u32 = u32::MAX;
@@ -57,12 +61,15 @@ struct Registry {
 }
 
 impl Registry {
-    /// Registers the fork handlers, once.
+    /// Registers the fork handlers, and then reads the environment, once. From then on no fork can come
+    /// while it is read.
     fn watch_forks(&mut self) {
         if !self.watches_forks {
             self.watches_forks = true;
             os::run_at_fork(before_fork, after_fork, after_fork_in_child);
         }
+        // What is malformed is told to whoever makes a pool.
+        let _ = environment::read();
     }
 
     /// Reserves the region and creates the default pool, once.
@@ -80,7 +87,14 @@ impl Registry {
                 }
             };
             if let State::Open = self.state {
-                let setup = crate::builder::default_setup();
+                let (setup, problem) = crate::builder::default_setup();
+                if let Some(error) = problem {
+                    // What is malformed was told when it was read.
+                    if !matches!(error, PoolError::Environment { .. }) {
+                        os::report(format_args!("the default pool has default options: {error}"));
+                    }
+                    let _ = DEFAULT_PROBLEM.set(error);
+                }
                 let slot = self.insert(DEFAULT_ID, |_| setup)?.0;
                 DEFAULT.store(slot.index() + 1, Ordering::Release);
             }
@@ -149,6 +163,22 @@ fn open_default() -> Option<&'static Slot> {
 pub(crate) fn require_open() -> Result<&'static Slot, PoolError> {
     REGISTRY.lock().open()?;
     Ok(slot(DEFAULT.load(Ordering::Acquire) - 1).expect("an open registry has a default pool"))
+}
+
+/// The slot of the default pool, for those who ask for it by name.
+pub(crate) fn named_default() -> Result<&'static Slot, PoolError> {
+    let slot = require_open()?;
+    match DEFAULT_PROBLEM.get() {
+        Some(error) => Err(error.clone()),
+        None => Ok(slot),
+    }
+}
+
+/// The options of the environment. The caller is inside pool code.
+pub(crate) fn environment() -> Result<&'static PoolOptions, PoolError> {
+    let mut registry = REGISTRY.lock();
+    registry.watch_forks();
+    environment::read()
 }
 
 /// The slot of this index.

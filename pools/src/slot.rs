@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use mempool_arena::{AddressRange, Arena, ArenaError, Placement, Request, Violation};
 
-use crate::error::PoolError;
 use crate::host_upstream::HostUpstream;
 use crate::lock::Lock;
 use crate::os;
@@ -352,12 +351,4 @@ fn foreign(addr: usize) -> ! {
         "{} is freed or resized, but is not the start of a live block (freed twice?)",
         AddressRange::new(addr, 0)
     ))
-}
-
-/// Converts an error about an option of the placement.
-pub(crate) fn option_error(error: ArenaError) -> PoolError {
-    match error {
-        ArenaError::Option { option, value, rule } => PoolError::Option { option, value, rule },
-        other => PoolError::Arena(other),
-    }
 }

@@ -10,6 +10,9 @@ use std::process::{Command, Output};
 use mempool_pools::arena::trace::Event;
 use mempool_pools::{MemPool, PoolError, default_pool};
 
+#[path = "processes/conf.rs"]
+mod conf;
+
 #[global_allocator]
 static ALLOC: mempool_pools::PoolAllocator = mempool_pools::PoolAllocator::new();
 

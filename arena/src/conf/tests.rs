@@ -7,13 +7,13 @@ fn options_are_read_with_their_values() {
                       garbage_collection_threshold:0.8"
         .parse()
         .unwrap();
-    assert_eq!(conf.policy(), PolicyName::Torch);
-    assert_eq!(conf.max_split_size_mb, Some(256));
+    assert_eq!(conf.policy(), Policy::Torch);
+    assert_eq!(conf.max_split_bytes, Some(256 << 20));
     let divisions = conf.roundup_power2_divisions.unwrap();
     assert_eq!((divisions[0], divisions[6], divisions[7], divisions[8], divisions[9]), (8, 8, 2, 2, 1));
     assert_eq!(conf.garbage_collection_threshold, Some(0.8));
     let expandable: Conf = "policy:torch,expandable_segments:True".parse().unwrap();
-    assert_eq!(expandable.policy(), PolicyName::Expandable);
+    assert_eq!(expandable.policy(), Policy::Expandable);
     assert_eq!("policy:bfc,allow_growth:False".parse::<Conf>().unwrap().allow_growth, Some(false));
     assert_eq!("".parse::<Conf>().unwrap(), Conf::default());
 }
@@ -43,7 +43,7 @@ fn what_is_not_an_option_is_an_error_that_names_the_known_ones() {
 
 #[test]
 fn an_option_of_another_policy_is_refused() {
-    let setting = Setting { granule_bytes: 512, limit_bytes: None, range_bytes: 1 << 30 };
+    let setting = Setting { range_bytes: 1 << 30, ..Setting::default() };
     let conf: Conf = "policy:buddy,max_split_size_mb:64".parse().unwrap();
     let error = conf.placement(setting).unwrap_err();
     assert_eq!(error.to_string(), "policy buddy has no option max_split_size_mb");
@@ -53,15 +53,16 @@ fn an_option_of_another_policy_is_refused() {
         let conf: Conf = format!("policy:{policy},{option}").parse().unwrap();
         assert!(matches!(conf.placement(setting), Err(ConfError::NotOfPolicy { .. })), "{policy}");
     }
-    for policy in PolicyName::ALL {
+    for policy in Policy::ALL {
         let conf = Conf { policy: Some(policy), ..Conf::default() };
-        assert_eq!(conf.placement(setting).unwrap().name(), policy.as_str());
+        let name = if policy == Policy::Segments { "pages" } else { policy.as_str() };
+        assert_eq!(conf.placement(setting).unwrap().name(), name);
     }
 }
 
 #[test]
 fn the_classes_of_policy_buckets_are_set_in_mebibytes() {
-    let setting = Setting { granule_bytes: 512, limit_bytes: None, range_bytes: 1 << 30 };
+    let setting = Setting { range_bytes: 1 << 30, ..Setting::default() };
     // What 3 MiB and then 40 MiB reserve tells their classes, and what stays of them the options.
     let reserved = |text: &str| {
         let conf: Conf = text.parse().unwrap();

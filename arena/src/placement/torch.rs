@@ -122,7 +122,10 @@ impl Torch {
         let block = *self.blocks.get(id);
         let pool = self.segment_of(id).pool;
         self.free[pool].insert(block.len, block.start, id);
-        if pool == LARGE && self.is_whole_segment(id) && self.options.garbage_collection_threshold.is_some() {
+        let collected = self.options.garbage_collection_threshold.is_some();
+        // As in PyTorch, what lies in expandable segments is not collected.
+        let whole = self.segment_of(id).page_bytes.is_none() && self.is_whole_segment(id);
+        if pool == LARGE && collected && whole {
             self.free_since.insert(id.number(), self.searches);
         }
     }

@@ -27,6 +27,20 @@ fn pages(limit_bytes: Option<usize>) -> Box<dyn Placement> {
     Box::new(Pages::new(options).unwrap())
 }
 
+/// Ranges are taken and given back whole.
+fn segments(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    let options = PagesOptions {
+        granule_bytes: 256,
+        small_limit_bytes: 1 << 15,
+        limit_bytes,
+        first_range_bytes: 2 * PAGE_BYTES,
+        park_after_frees: 4,
+        whole_ranges: true,
+        ..PagesOptions::default()
+    };
+    Box::new(Pages::new(options).unwrap())
+}
+
 fn moving(limit_bytes: Option<usize>) -> Box<dyn Placement> {
     let options = PagesOptions {
         granule_bytes: 256,
@@ -112,6 +126,19 @@ fn expandable(limit_bytes: Option<usize>) -> Box<dyn Placement> {
     torch_with(limit_bytes, true)
 }
 
+/// Segments that were free for long go back early.
+fn torch_collecting(limit_bytes: Option<usize>) -> Box<dyn Placement> {
+    let options = TorchOptions {
+        limit_bytes,
+        small_bytes: 1 << 15,
+        small_segment_bytes: PAGE_BYTES,
+        large_segment_bytes: 2 * PAGE_BYTES,
+        garbage_collection_threshold: Some(0.3),
+        ..TorchOptions::default()
+    };
+    Box::new(Torch::new(options).unwrap())
+}
+
 fn whole(limit_bytes: Option<usize>, reuse: Reuse, shared_limit_bytes: usize) -> Box<dyn Placement> {
     let options = WholeOptions {
         granule_bytes: 256,
@@ -161,6 +188,7 @@ macro_rules! suite {
 suite! {
     pages: keeping cutting pinning_little;
     moving: keeping cutting pinning_little;
+    segments: ;
     buddy: keeping cutting pinning_little;
     buckets_100: keeping pinning_little;
     buckets_256: keeping pinning_little;
@@ -171,6 +199,7 @@ suite! {
     no_split: keeping pinning_little;
     bfc: keeping;
     torch: pinning_little;
+    torch_collecting: pinning_little;
     expandable: pinning_little;
 }
 
@@ -179,6 +208,7 @@ mod in_handles {
     suite! {
         pages: keeping pinning_little;
         moving: keeping pinning_little;
+        segments: ;
         buckets_100: keeping pinning_little;
         buckets_256: keeping pinning_little;
         buckets_keeping: keeping pinning_little;
@@ -188,6 +218,7 @@ mod in_handles {
         no_split: keeping pinning_little;
         bfc: keeping;
         torch: pinning_little;
+        torch_collecting: pinning_little;
         expandable: pinning_little;
     }
 }

@@ -123,9 +123,11 @@ impl Platform {
     /// The device of this number, which gets a default pool at its first use.
     ///
     /// # Errors
-    /// [`PoolError::Driver`] when there is no such device.
+    /// [`PoolError::Driver`] when there is no such device, [`PoolError::Environment`] when `MEMPOOL_CONF`
+    /// is malformed.
     pub fn device(&self, ordinal: u32) -> Result<PoolDevice, PoolError> {
-        inside(|| self.inner.device(ordinal)).map(|state| PoolDevice { state })
+        let state = inside(|| registry::environment().and_then(|_| self.inner.device(ordinal)))?;
+        Ok(PoolDevice { state })
     }
 
     /// The device whose primary context is current on this thread.

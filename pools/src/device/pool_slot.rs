@@ -7,9 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use mempool_arena::{Placement, Request, Stats, UpstreamError, Violation};
+use mempool_arena::{Request, Stats, UpstreamError, Violation};
 
-use crate::builder::{Blocks, make_device_placement};
+use crate::blocks::Blocks;
 use crate::device::arena_slot::{ArenaCore, ArenaSlot, Owner};
 use crate::device::driver::{Event, Stream, StreamId};
 use crate::device::entry::Call;
@@ -20,6 +20,7 @@ use crate::device::state::DeviceState;
 use crate::device::thread_cache;
 use crate::error::PoolError;
 use crate::lock::Lock;
+use crate::options::Resolved;
 use crate::recording::RecordingId;
 use crate::stats::{PoolStats, StepStats};
 
@@ -28,27 +29,7 @@ use crate::stats::{PoolStats, StepStats};
 pub(crate) struct PoolSetup {
     pub(crate) name: String,
     pub(crate) blocks: Blocks,
-    pub(crate) min_bytes: usize,
-    pub(crate) limit_bytes: Option<usize>,
-    pub(crate) use_on_oom: bool,
-    pub(crate) guard: bool,
-    pub(crate) garbage_collection_threshold: Option<f64>,
-    pub(crate) release_threshold_bytes: Option<usize>,
-}
-
-impl PoolSetup {
-    pub(crate) fn of_default_pool(device: &DeviceState) -> Self {
-        Self {
-            name: "default".to_owned(),
-            blocks: device.default_blocks(),
-            min_bytes: 0,
-            limit_bytes: None,
-            use_on_oom: false,
-            guard: false,
-            garbage_collection_threshold: None,
-            release_threshold_bytes: None,
-        }
-    }
+    pub(crate) options: Resolved,
 }
 
 /// So many graphs may be gone whose memory is not known to be idle before it is waited for.
@@ -128,12 +109,13 @@ impl PoolSlot {
 
     /// Puts a pool into the empty slot.
     pub(crate) fn open(&self, id: u64, setup: PoolSetup) {
-        self.min_bytes.store(setup.min_bytes, Ordering::Relaxed);
-        self.use_on_oom.store(setup.use_on_oom, Ordering::Relaxed);
-        self.guard.store(setup.guard, Ordering::Relaxed);
-        self.set_limit(setup.limit_bytes);
-        self.set_garbage_collection_threshold(setup.garbage_collection_threshold);
-        self.set_release_threshold(setup.release_threshold_bytes);
+        let options = setup.options;
+        self.min_bytes.store(options.min_bytes, Ordering::Relaxed);
+        self.use_on_oom.store(options.use_on_oom, Ordering::Relaxed);
+        self.guard.store(options.guard, Ordering::Relaxed);
+        self.set_limit(options.limit_bytes);
+        self.set_garbage_collection_threshold(options.garbage_collection_threshold);
+        self.set_release_threshold(options.release_threshold_bytes);
         for counter in [&self.bypassed_count, &self.bypassed_bytes, &self.refused_count, &self.refused_bytes]
         {
             counter.store(0, Ordering::Relaxed);
@@ -342,7 +324,7 @@ impl PoolSlot {
             Some(arena) => arena,
             None => {
                 self.end_arenas_of_graphs(core, false);
-                let placement = self.placement(core.blocks)?;
+                let placement = core.blocks.for_device(self.device)?;
                 let taking = core.blocks.taking();
                 let arena = self.device.platform.take_arena()?;
                 arena.open(self, core.id, call.owner, placement, taking, call.graph_token());
@@ -378,10 +360,6 @@ impl PoolSlot {
                 return;
             }
         }
-    }
-
-    fn placement(&self, blocks: Blocks) -> Result<Box<dyn Placement>, PoolError> {
-        make_device_placement(blocks, self.device.platform.region.part_bytes())
     }
 
     /// Takes over the arena of a stream that is gone, behind that stream's last work.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::builder::{Blocks, Policy};
+use mempool_arena::Policy;
+
+use crate::builder::default_setup_on;
 use crate::device::DeviceId;
 use crate::device::arena_slot::Use;
 use crate::device::driver::{CaptureId, Context, DriverError, Event, Stream, StreamId};
@@ -17,7 +19,7 @@ use crate::device::upstream::SEGMENT_UNIT_BYTES;
 use crate::error::PoolError;
 use crate::lock::Lock;
 use crate::recording::RecordingId;
-use crate::registry;
+use crate::{os, registry};
 
 /// Ordered against `usize::MAX`, which stands for no limit.
 const NO_LIMIT: usize = usize::MAX;
@@ -105,7 +107,12 @@ impl DeviceState {
     pub(crate) fn default_pool(&'static self) -> &'static PoolSlot {
         self.default.get_or_init(|| {
             let slot = PoolSlot::leak(self);
-            slot.open(registry::DEFAULT_ID, PoolSetup::of_default_pool(self));
+            let (setup, problem) = default_setup_on(self);
+            // What is malformed was told when it was read.
+            if let Some(error) = problem.filter(|error| !matches!(error, PoolError::Environment { .. })) {
+                os::report(format_args!("the default pool has default options: {error}"));
+            }
+            slot.open(registry::DEFAULT_ID, setup);
             self.pools.lock().slots.push(slot);
             slot
         })
@@ -140,11 +147,6 @@ impl DeviceState {
     /// The unit in which pools take memory.
     pub(crate) fn unit_bytes(&self) -> usize {
         self.page_bytes.unwrap_or(SEGMENT_UNIT_BYTES)
-    }
-
-    /// How the default pool's blocks are placed.
-    pub(crate) fn default_blocks(&self) -> Blocks {
-        if self.page_bytes.is_some() { Blocks::Cut } else { Blocks::CutSegments }
     }
 
     /// Runs `f` with the device's context current, and with calls allowed that a capture on this

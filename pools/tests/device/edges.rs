@@ -4,6 +4,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
+use mempool_pools::Policy;
 use mempool_pools::device::simulated::{Access, CaptureMode, Simulator};
 use mempool_pools::device::{Allocation, Free, Stream};
 
@@ -252,15 +253,11 @@ fn sizes_that_no_memory_has_are_refused() {
     for mapping in [true, false] {
         let builder = Simulator::builder();
         let m = Machine::with(if mapping { builder } else { builder.without_mapping() });
-        let pools: Vec<_> = if mapping {
-            vec![
-                m.device.default_pool(),
-                m.device.pool_builder().policy(mempool_pools::Policy::Buddy).build().unwrap(),
-                m.device.pool_builder().garbage_collection_threshold(0.5).build().unwrap(),
-            ]
-        } else {
-            vec![m.device.default_pool()]
-        };
+        let works = |policy: &Policy| mapping || !policy.needs_mapping();
+        let of = |policy| m.device.pool_builder().policy(policy).build().unwrap();
+        let mut pools: Vec<_> = Policy::ALL.into_iter().filter(works).map(of).collect();
+        pools.push(m.device.default_pool());
+        pools.push(m.device.pool_builder().garbage_collection_threshold(0.5).build().unwrap());
         m.device.set_headroom(0.1).unwrap();
         for pool in pools {
             for size in [

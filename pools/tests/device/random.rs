@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 
-use crate::program::{ops, run, streams_of_one_handle};
+use crate::program::{kinds, ops, run, run_on, streams_of_one_handle};
 use crate::world::SimulatedWorld;
 
 proptest! {
@@ -20,6 +21,19 @@ proptest! {
     fn programs_run_right_while_driver_calls_fail(seed in any::<u64>(), ops in ops(true)) {
         let wrong = run(Arc::new(SimulatedWorld::new(seed)), &ops);
         prop_assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+}
+
+#[test]
+fn programs_run_right_on_every_kind_of_pool() {
+    for kind in kinds() {
+        let config = Config { cases: cases().div_ceil(40), failure_persistence: None, ..Config::default() };
+        let tried = TestRunner::new(config).run(&(any::<u64>(), ops(true)), |(seed, ops)| {
+            let wrong = run_on(Arc::new(SimulatedWorld::new(seed)), &kind, &ops);
+            prop_assert!(wrong.is_empty(), "{wrong:#?}");
+            Ok(())
+        });
+        tried.unwrap_or_else(|error| panic!("{kind}: {error}"));
     }
 }
 

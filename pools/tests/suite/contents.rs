@@ -1,7 +1,7 @@
 //! Random programs on real memory: every live block keeps its pattern, on every policy, on
 //! several pools and threads.
 
-use mempool_pools::{MemPool, Policy};
+use mempool_pools::MemPool;
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
@@ -59,9 +59,28 @@ impl Pattern {
     }
 }
 
-fn run(policy: Policy, limit: Option<usize>, steps: &[Step]) {
+/// How a pool of the host can place its blocks: each policy, and what changes its course.
+const KINDS: &[&str] = &[
+    "policy:none",
+    "policy:simple",
+    "policy:buckets",
+    "policy:buckets,small_limit_mb:2,medium_limit_mb:4,max_cached_mb:8,slack_percent:off",
+    "policy:buddy",
+    "policy:bfc",
+    "policy:bfc,allow_growth:False,limit_mb:16",
+    "policy:torch",
+    "policy:torch,max_split_size_mb:20,large_segment_size_mb:2,garbage_collection_threshold:0.5,limit_mb:16",
+    "policy:expandable",
+    "policy:expandable,roundup_power2_divisions:4",
+    "policy:pages",
+    "policy:pages,mode:moving",
+    "policy:pages,separate_lifetimes:True",
+    "policy:pages,no_split:True",
+];
+
+fn run(kind: &str, limit: Option<usize>, steps: &[Step]) {
     let make = || {
-        let builder = MemPool::builder().policy(policy);
+        let builder = MemPool::builder().conf(kind).unwrap();
         limit.into_iter().fold(builder, |builder, limit| builder.limit(limit)).build().unwrap()
     };
     let mut pools = [make(), make()];
@@ -103,23 +122,26 @@ fn run(policy: Policy, limit: Option<usize>, steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
     fn live_blocks_keep_their_contents(
-        policy in prop::sample::select(vec![Policy::Pages, Policy::Buddy, Policy::Simple, Policy::None]),
+        kind in prop::sample::select(KINDS),
         limit in prop_oneof![Just(None), (2_usize << 20..20 << 20).prop_map(Some)],
         steps in prop::collection::vec(step(), 1..60),
     ) {
-        run(policy, limit, &steps);
+        run(kind, limit, &steps);
     }
 
     #[test]
     fn live_blocks_of_several_threads_keep_their_contents(
-        programs in prop::collection::vec(prop::collection::vec(step(), 1..30), 4),
+        programs in prop::collection::vec(
+            (prop::sample::select(KINDS), prop::collection::vec(step(), 1..30)),
+            4,
+        ),
     ) {
         std::thread::scope(|threads| {
-            for program in &programs {
-                threads.spawn(|| run(Policy::Pages, None, program));
+            for (kind, program) in &programs {
+                threads.spawn(|| run(kind, None, program));
             }
         });
     }

@@ -10,11 +10,11 @@ use crate::upstream::Upstream;
 /// Free blocks that are looked at for the place where the fewest pages are missing.
 const LOOKED_AT: usize = 256;
 /// What may be mapped beyond the most that was ever asked for at once: one part in so many.
-const SLACK_PARTS: usize = 700;
+const SLACK_PARTS: usize = 600;
 /// A handle is no longer than this part of the request that it is made for,
 const HANDLES_A_REQUEST: usize = 3;
 /// nor longer than this part of all that was ever asked for at once,
-const HANDLES_IN_ALL: usize = 530;
+const HANDLES_IN_ALL: usize = 500;
 /// but may be so many pages in any case.
 const SHORT_HANDLE_PAGES: usize = 3;
 /// Where memory only moves when it is short, few calls matter more: a handle may be as long as this part of

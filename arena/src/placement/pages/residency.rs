@@ -58,6 +58,10 @@ impl Pages {
         }
         if let Err(refused) = self.map_making_room(entry.id, mapped, upstream) {
             self.insert_free(entry.id);
+            if self.options.whole_ranges {
+                // A range that cannot be mapped whole would stand in the way of shorter ones.
+                self.release_empty_segments(upstream);
+            }
             let source = match refused {
                 Refused::Limit { .. } => None,
                 Refused::Upstream { source, .. } => Some(source),
@@ -245,8 +249,12 @@ impl Pages {
         if self.handles {
             rest = self.pages_mut(slot).whole_handles(rest);
         }
-        if whole && rest != self.pages_mut(slot).range() {
-            return 0;
+        if whole {
+            // All that is mapped goes, or nothing.
+            let pages = self.pages_mut(slot);
+            if pages.mapped_page_count(rest) != pages.mapped_page_count(pages.range()) {
+                return 0;
+            }
         }
         let mut returned = 0;
         while returned < target_bytes

@@ -90,10 +90,15 @@ impl Torch {
             if pool == LARGE { self.options.large_segment_bytes } else { self.options.small_segment_bytes };
         let page_bytes = page_bytes.next_multiple_of(upstream.page_bytes());
         let needed = len.next_multiple_of(page_bytes);
-        let wanted = self.options.expandable_range_bytes.next_multiple_of(page_bytes).max(needed);
-        let range = upstream
-            .reserve(wanted)
-            .or_else(|error| if wanted > needed { upstream.reserve(needed) } else { Err(error) })?;
+        let mut wanted = self.options.expandable_range_bytes.next_multiple_of(page_bytes).max(needed);
+        let range = loop {
+            match upstream.reserve(wanted) {
+                Ok(range) => break range,
+                Err(error) if wanted == needed => return Err(error),
+                // Where address space is scarce, a shorter segment is better than many.
+                Err(_) => wanted = (wanted / 2).next_multiple_of(page_bytes).max(needed),
+            }
+        };
         let id = self.insert_segment(pool, range, Some(page_bytes))?;
         self.blocks.get_mut(id).state = BlockState::Unmapped;
         self.unmapped[pool].insert((range.start, id.number()));
