@@ -36,12 +36,14 @@ fn agrees_in(dtype: DType, f: impl Fn(DType) -> Result<Vec<Tensor>>) {
         assert!(expected.iter().flatten().all(|&bits| f32::from_bits(bits).is_finite()));
     }
     let possible = |policy: &Policy| *policy != Policy::Segments || crate::device().is_cuda();
-    for policy in Policy::ALL.into_iter().filter(possible) {
-        let pool = MemPool::builder(&crate::device()).policy(policy).build().unwrap();
+    let policies = Policy::ALL.into_iter().filter(possible).map(|policy| format!("policy:{policy}"));
+    let others = ["policy:pages,mode:moving", "policy:pages,no_split:True"].map(str::to_owned);
+    for conf in policies.chain(others) {
+        let pool = MemPool::builder(&crate::device()).conf(&conf).unwrap().build().unwrap();
         for round in 0..3 {
             let tensors = pool.with(|| f(dtype).unwrap());
             assert!(pool.stats().requested.current > 0, "the results lie in the pool");
-            assert_eq!(bits(&tensors).unwrap(), expected, "{dtype:?}, {policy:?}, round {round}");
+            assert_eq!(bits(&tensors).unwrap(), expected, "{dtype:?}, {conf}, round {round}");
         }
         pool.validate().unwrap();
     }

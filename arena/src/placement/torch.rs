@@ -122,10 +122,12 @@ impl Torch {
         let block = *self.blocks.get(id);
         let pool = self.segment_of(id).pool;
         self.free[pool].insert(block.len, block.start, id);
-        let collected = self.options.garbage_collection_threshold.is_some();
         // As in PyTorch, what lies in expandable segments is not collected.
-        let whole = self.segment_of(id).page_bytes.is_none() && self.is_whole_segment(id);
-        if pool == LARGE && collected && whole {
+        if self.options.garbage_collection_threshold.is_some()
+            && pool == LARGE
+            && self.segment_of(id).page_bytes.is_none()
+            && self.is_whole_segment(id)
+        {
             self.free_since.insert(id.number(), self.searches);
         }
     }
