@@ -4,6 +4,7 @@
 //! shares one with others of the same pool, and the part goes back when nothing of it is used.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use mempool_arena::{AddressRange, Holes, MapError, Upstream, UpstreamError};
 
@@ -28,11 +29,24 @@ pub(crate) struct HostUpstream {
     slot_index: u32,
     /// Parts that several ranges share, and what of them is unused.
     shared: Holes,
+    mapping_time: Duration,
 }
 
 impl HostUpstream {
     pub(crate) fn new(slot_index: u32) -> Self {
-        Self { slot_index, shared: Holes::default() }
+        Self { slot_index, shared: Holes::default(), mapping_time: Duration::ZERO }
+    }
+
+    /// Time spent in calls of the system that commit and decommit memory.
+    pub(crate) fn mapping_time(&self) -> Duration {
+        self.mapping_time
+    }
+
+    fn timed<R>(&mut self, call: impl FnOnce() -> R) -> R {
+        let start = Instant::now();
+        let result = call();
+        self.mapping_time += start.elapsed();
+        result
     }
 }
 
@@ -70,16 +84,18 @@ impl Upstream for HostUpstream {
     }
 
     fn map(&mut self, range: AddressRange) -> Result<(), MapError> {
-        os::commit(range, HUGE_PAGES.load(Ordering::Relaxed)).map_err(|source| {
-            // A part may have been committed before the rest was refused. If taking it back fails
-            // too, it is readable memory that nobody uses.
-            let _ = os::decommit(range);
-            MapError { completed_bytes: 0, source }
+        self.timed(|| {
+            os::commit(range, HUGE_PAGES.load(Ordering::Relaxed)).map_err(|source| {
+                // A part may have been committed before the rest was refused. If taking it back fails
+                // too, it is readable memory that nobody uses.
+                let _ = os::decommit(range);
+                MapError { completed_bytes: 0, source }
+            })
         })
     }
 
     fn unmap(&mut self, range: AddressRange) -> Result<(), MapError> {
-        os::decommit(range).map_err(|source| MapError { completed_bytes: 0, source })
+        self.timed(|| os::decommit(range)).map_err(|source| MapError { completed_bytes: 0, source })
     }
 }
 

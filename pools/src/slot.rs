@@ -291,6 +291,7 @@ impl Slot {
                 bypassed_bytes: bypassed_bytes + overflow_bytes,
                 overflow_count,
                 overflow_bytes,
+                mapping_time: core.arena.upstream().mapping_time(),
                 last_step: core.last_step,
                 placement: stats,
             }

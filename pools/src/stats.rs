@@ -1,6 +1,7 @@
 //! What a pool tells about itself.
 
 use std::ops::{Deref, Sub};
+use std::time::Duration;
 
 use mempool_arena::Stats;
 
@@ -67,6 +68,8 @@ pub struct PoolStats {
     pub overflow_count: u64,
     /// The part of `bypassed_bytes` that the pool's limit, or the system, had no memory for.
     pub overflow_bytes: u64,
+    /// Time spent in the system's or the driver's calls that map, move and unmap memory.
+    pub mapping_time: Duration,
     /// The last whole step.
     pub last_step: StepStats,
 }

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use mempool_arena::{Request, Stats, UpstreamError, Violation};
 
@@ -53,6 +54,8 @@ pub(crate) struct PoolSlot {
     held: AtomicUsize,
     held_peak: AtomicUsize,
     held_total: AtomicU64,
+    /// Nanoseconds spent in the driver's mapping calls.
+    mapping_ns: AtomicU64,
     bypassed_count: AtomicU64,
     bypassed_bytes: AtomicU64,
     refused_count: AtomicU64,
@@ -99,6 +102,7 @@ impl PoolSlot {
             held: AtomicUsize::new(0),
             held_peak: AtomicUsize::new(0),
             held_total: AtomicU64::new(0),
+            mapping_ns: AtomicU64::new(0),
             bypassed_count: AtomicU64::new(0),
             bypassed_bytes: AtomicU64::new(0),
             refused_count: AtomicU64::new(0),
@@ -122,6 +126,7 @@ impl PoolSlot {
         }
         self.held_peak.store(self.held.load(Ordering::Relaxed), Ordering::Relaxed);
         self.held_total.store(0, Ordering::Relaxed);
+        self.mapping_ns.store(0, Ordering::Relaxed);
         self.retired.store(false, Ordering::Release);
         self.id.store(id, Ordering::Release);
         *self.core.lock() = Some(PoolCore {
@@ -215,6 +220,14 @@ impl PoolSlot {
         self.held_peak.fetch_max(before + bytes, Ordering::Relaxed);
         self.held_total.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Runs calls of the driver that map or unmap memory, and counts their time.
+    pub(crate) fn timed<R>(&self, call: impl FnOnce() -> R) -> R {
+        let start = Instant::now();
+        let result = call();
+        self.mapping_ns.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        result
     }
 
     /// Counts `bytes` as no longer held.
@@ -579,6 +592,7 @@ impl PoolSlot {
             bypassed_bytes: count(&self.bypassed_bytes),
             overflow_count: count(&self.refused_count),
             overflow_bytes: count(&self.refused_bytes),
+            mapping_time: Duration::from_nanos(count(&self.mapping_ns)),
             last_step: core.last_step,
             placement: stats,
         })

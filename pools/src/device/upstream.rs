@@ -156,13 +156,19 @@ impl DeviceUpstream {
     fn give_back(&mut self, addr: usize) -> usize {
         let driver = &self.device.platform.driver;
         let Some(left) = self.left.get(&addr).copied() else { return 0 };
-        if driver.unmap(addr, left.bytes).is_err() {
+        let unmapped = self.pool.timed(|| {
+            driver.unmap(addr, left.bytes)?;
+            // A handle that is mapped nowhere ends with its last reference; a refusal leaves nothing to do.
+            let _ = left.physical.map(|physical| driver.release(physical));
+            Ok::<(), DriverError>(())
+        });
+        if unmapped.is_err() {
             return 0;
         }
         self.left.remove(&addr);
-        let Some(physical) = left.physical else { return 0 };
-        // A handle that is mapped nowhere ends with its last reference; a refusal leaves nothing to do.
-        let _ = driver.release(physical);
+        if left.physical.is_none() {
+            return 0;
+        }
         self.pool.give_up(left.bytes);
         left.bytes
     }
@@ -240,13 +246,14 @@ impl DeviceUpstream {
     /// Physical memory, mapped at `addr`.
     fn map_handle(&mut self, addr: usize, bytes: usize) -> Result<Physical, UpstreamError> {
         let driver = &self.device.platform.driver;
-        let mut created = driver.create(self.device.ordinal, bytes);
+        let mut created = self.pool.timed(|| driver.create(self.device.ordinal, bytes));
         while created.is_err() && (self.flush() > 0 || self.reclaim_own(bytes) > 0) {
             // What was given back was counted out; this memory is counted in already.
-            created = driver.create(self.device.ordinal, bytes);
+            created = self.pool.timed(|| driver.create(self.device.ordinal, bytes));
         }
         let physical = created.map_err(|error| refused(error, bytes))?;
-        driver.map(addr, bytes, physical).map(|()| physical).map_err(|error| {
+        let mapped = self.pool.timed(|| driver.map(addr, bytes, physical));
+        mapped.map(|()| physical).map_err(|error| {
             let _ = driver.release(physical);
             refused(error, bytes)
         })
@@ -270,7 +277,7 @@ impl DeviceUpstream {
             }
         }
         if failure.is_none()
-            && let Err(error) = driver.set_access(range.start, range.len, &device.peers())
+            && let Err(error) = self.pool.timed(|| driver.set_access(range.start, range.len, &device.peers()))
         {
             failure = Some(refused(error, range.len));
         }
@@ -317,8 +324,8 @@ impl DeviceUpstream {
     /// Maps a handle at a second place.
     fn map_again(&mut self, handle: Handle, to: usize) -> DriverResult<()> {
         let driver = &self.device.platform.driver;
-        driver.map(to, handle.bytes, handle.physical)?;
-        let accessed = driver.set_access(to, handle.bytes, &self.device.peers());
+        self.pool.timed(|| driver.map(to, handle.bytes, handle.physical))?;
+        let accessed = self.pool.timed(|| driver.set_access(to, handle.bytes, &self.device.peers()));
         if accessed.is_err() && driver.unmap(to, handle.bytes).is_err() {
             self.leave_behind(to, handle.bytes, None);
         }
@@ -345,7 +352,7 @@ impl Upstream for DeviceUpstream {
         }
         let bytes = len.next_multiple_of(self.page_bytes);
         self.admit(bytes)?;
-        match self.device.platform.driver.allocate_segment(bytes) {
+        match self.pool.timed(|| self.device.platform.driver.allocate_segment(bytes)) {
             Ok(start) => {
                 let range = AddressRange::new(start, bytes);
                 self.publish_segment(range);
@@ -376,7 +383,8 @@ impl Upstream for DeviceUpstream {
         // Withdrawn first: once it is free, the driver may give the same addresses to another arena.
         self.withdraw_segment(range);
         // The driver waits for the work that uses a segment before it ends it.
-        let freed = self.device.with_context(|| self.device.platform.driver.free_segment(range.start));
+        let free = || self.pool.timed(|| self.device.platform.driver.free_segment(range.start));
+        let freed = self.device.with_context(free);
         let no_context = DriverError { call: "cuMemFree", code: DriverError::INVALID_CONTEXT };
         if let Err(error) = freed.unwrap_or(Err(no_context)) {
             self.publish_segment(range);
