@@ -31,6 +31,8 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
 
 use crate::device::{Context, Platform, PoolDevice, Stream};
 use crate::error::PoolError;
+use crate::registry;
+use crate::thread_state::inside;
 use driver::CudaDriver;
 
 /// The platform of the process, if its driver can do what pools need.
@@ -44,12 +46,20 @@ pub(crate) fn platform() -> Option<Platform> {
 ///
 /// # Errors
 /// [`PoolError::HooksNotLinked`] when cudarc's allocations do not arrive at pools,
-/// [`PoolError::DriverTooOld`], [`PoolError::NotPrimary`], [`PoolError::Driver`].
+/// [`PoolError::DriverTooOld`], [`PoolError::NotPrimary`], [`PoolError::Driver`],
+/// [`PoolError::Environment`] when `MEMPOOL_CONF` is malformed.
 pub fn device(context: &Arc<CudaContext>) -> Result<PoolDevice, PoolError> {
+    let device = serving_device(context)?;
+    inside(registry::environment)?;
+    Ok(device)
+}
+
+/// As [`device`], whatever the environment says.
+fn serving_device(context: &Arc<CudaContext>) -> Result<PoolDevice, PoolError> {
     hooks::require_linked()?;
     let platform = platform().ok_or(PoolError::DriverTooOld)?;
     let ordinal = u32::try_from(context.ordinal()).unwrap_or(u32::MAX);
-    let device = platform.device(ordinal)?;
+    let device = platform.serving_device(ordinal)?;
     if device.state.context != Context(context.cu_ctx().expose_provenance()) {
         return Err(PoolError::NotPrimary { ordinal });
     }
@@ -64,7 +74,8 @@ pub fn device(context: &Arc<CudaContext>) -> Result<PoolDevice, PoolError> {
 /// turned it off, and for work that cudarc cannot see.
 #[must_use = "false says that the slice is not a pool's"]
 pub fn record_stream<T>(slice: &CudaSlice<T>, stream: &Arc<CudaStream>) -> bool {
-    let Ok(device) = device(slice.stream().context()) else { return false };
+    // Also while pools have default options because the variable is malformed.
+    let Ok(device) = serving_device(slice.stream().context()) else { return false };
     // On its own stream a slice's address can be had without an order to anything.
     let (addr, _use) = slice.device_ptr(slice.stream());
     let handle = Stream(stream.cu_stream().expose_provenance());

@@ -126,8 +126,13 @@ impl Platform {
     /// [`PoolError::Driver`] when there is no such device, [`PoolError::Environment`] when `MEMPOOL_CONF`
     /// is malformed.
     pub fn device(&self, ordinal: u32) -> Result<PoolDevice, PoolError> {
-        let state = inside(|| registry::environment().and_then(|_| self.inner.device(ordinal)))?;
-        Ok(PoolDevice { state })
+        inside(registry::environment)?;
+        self.serving_device(ordinal)
+    }
+
+    /// As [`device`](Self::device), whatever the environment says: what is served already has rules to keep.
+    pub(crate) fn serving_device(&self, ordinal: u32) -> Result<PoolDevice, PoolError> {
+        inside(|| self.inner.device(ordinal)).map(|state| PoolDevice { state })
     }
 
     /// The device whose primary context is current on this thread.
