@@ -134,6 +134,8 @@ pub struct Pages {
     apart_until: u32,
     /// Frees so far, to tell which pages were free for long.
     frees: u32,
+    /// A handle is no longer than this part of all that was ever asked for at once.
+    handles_in_all: usize,
     /// Frees since a page was mapped last.
     quiet_frees: u32,
 }
@@ -163,6 +165,7 @@ impl Pages {
             handles: false,
             apart_until: 0,
             frees: 0,
+            handles_in_all: moving::HANDLES_IN_ALL,
             quiet_frees: 0,
             page_bytes: options.granule_bytes,
             options,

@@ -14,7 +14,7 @@ const SLACK_PARTS: usize = 600;
 /// A handle is no longer than this part of the request that it is made for,
 const HANDLES_A_REQUEST: usize = 3;
 /// nor longer than this part of all that was ever asked for at once,
-const HANDLES_IN_ALL: usize = 500;
+pub(super) const HANDLES_IN_ALL: usize = 500;
 /// but may be so many pages in any case.
 const SHORT_HANDLE_PAGES: usize = 3;
 /// Where memory only moves when it is short, few calls matter more: a handle may be as long as this part of
@@ -30,6 +30,11 @@ const PINNED_PARTS: usize = 200;
 const PINNED_PAGES: usize = 4;
 /// what is expected to live long goes apart until there were so many more frees.
 const FREES_APART: u32 = 50;
+/// When it is even so much, one part of what was ever asked for at once and so many pages at least,
+const MUCH_PINNED_PARTS: usize = 100;
+const MUCH_PINNED_PAGES: usize = 48;
+/// handles become shorter by so many parts of a hundred, down to a half.
+const SHORTER_PERCENT: usize = 15;
 
 /// A handle, or a page where there are none, in a free block.
 struct FreeHandle {
@@ -128,7 +133,8 @@ impl Pages {
         if len <= self.options.small_limit_bytes {
             return self.page_bytes;
         }
-        let most = (self.stats.requested.peak / HANDLES_IN_ALL).max(SHORT_HANDLE_PAGES * self.page_bytes);
+        let most =
+            (self.stats.requested.peak / self.handles_in_all).max(SHORT_HANDLE_PAGES * self.page_bytes);
         (len / HANDLES_A_REQUEST).min(most).max(self.page_bytes) & !(self.page_bytes - 1)
     }
 
@@ -181,6 +187,10 @@ impl Pages {
         }
         if over > 0 {
             over = self.fill(id, part, over, &mut in_use, false, upstream);
+        }
+        if over > (live / MUCH_PINNED_PARTS).max(MUCH_PINNED_PAGES * self.page_bytes) {
+            self.handles_in_all += self.handles_in_all * SHORTER_PERCENT / 100;
+            self.handles_in_all = self.handles_in_all.min(2 * HANDLES_IN_ALL);
         }
         if over > (live / PINNED_PARTS).max(PINNED_PAGES * self.page_bytes) {
             self.apart_until = self.frees.wrapping_add(FREES_APART);
