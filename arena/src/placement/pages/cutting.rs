@@ -180,8 +180,10 @@ impl Pages {
     fn least_cutting(&self, entry: FreeEntry, first: usize, len: usize, align: usize) -> usize {
         let block = self.blocks.get(entry.id);
         let last = (block.end() - len) & !(align.max(self.options.granule_bytes) - 1);
-        // Behind the last block of a range nothing is in the way yet.
-        if last <= first || block.next.is_none() {
+        // Of a block that is mapped in part it is the front that is; behind the last block of a range
+        // nothing is in the way yet.
+        let resident = block.extra as usize == self.whole_pages(block.range());
+        if last <= first || !resident || block.next.is_none() {
             return first;
         }
         let pages = &self.segment(block).pages;
