@@ -164,36 +164,6 @@ impl Pages {
         self.blocks.get_mut(id).extra += behind + u32::from(shared);
     }
 
-    /// Where in a resident free block `len` bytes go: to its start, unless more of the rest can move when they
-    /// go to its end. A handle that a block ends on cannot move for as long as the block lives.
-    #[inline]
-    fn start_in(&self, entry: FreeEntry, len: usize, align: usize) -> usize {
-        let first = aligned_start(entry.start, align);
-        let moves = self.options.mode == Mode::Moving && self.handles;
-        if moves && len > self.options.small_limit_bytes && entry.len >= len + 2 * self.page_bytes {
-            self.least_cutting(entry, first, len, align)
-        } else {
-            first
-        }
-    }
-
-    fn least_cutting(&self, entry: FreeEntry, first: usize, len: usize, align: usize) -> usize {
-        let block = self.blocks.get(entry.id);
-        let last = (block.end() - len) & !(align.max(self.options.granule_bytes) - 1);
-        // Of a block that is mapped in part it is the front that is; behind the last block of a range
-        // nothing is in the way yet.
-        let resident = block.extra as usize == self.whole_pages(block.range());
-        if last <= first || !resident || block.next.is_none() {
-            return first;
-        }
-        let pages = &self.segment(block).pages;
-        let stuck_bytes =
-            |rest: AddressRange| rest.len - pages.whole_handles(rest.inner_pages(self.page_bytes)).len;
-        let behind = AddressRange::between(first + len, block.end());
-        let before = AddressRange::between(block.start, last);
-        if stuck_bytes(before) < stuck_bytes(behind) { last } else { first }
-    }
-
     /// Places a request in a resident free block that can hold it.
     #[inline]
     pub(super) fn place_resident(
@@ -204,7 +174,7 @@ impl Pages {
         kind: Kind,
     ) -> Placed {
         self.remove_free(entry.id);
-        let start = self.start_in(entry, len, request.align_bytes);
+        let start = aligned_start(entry.start, request.align_bytes);
         let extra = self.live_extra(request, len, start, kind);
         self.carve(entry.id, start, len, extra);
         self.stats.count_allocation(request.size_bytes, len, true);

@@ -14,7 +14,7 @@ const SLACK_PARTS: usize = 600;
 /// A handle is no longer than this part of the request that it is made for,
 const HANDLES_A_REQUEST: usize = 3;
 /// nor longer than this part of all that was ever asked for at once,
-pub(super) const HANDLES_IN_ALL: usize = 500;
+pub(super) const HANDLES_IN_ALL: usize = 460;
 /// but may be so many pages in any case.
 const SHORT_HANDLE_PAGES: usize = 3;
 /// Where memory only moves when it is short, few calls matter more: a handle may be as long as this part of
@@ -34,7 +34,7 @@ const FREES_APART: u32 = 50;
 const MUCH_PINNED_PARTS: usize = 100;
 const MUCH_PINNED_PAGES: usize = 48;
 /// handles become shorter by so many parts of a hundred, down to a half.
-const SHORTER_PERCENT: usize = 15;
+const SHORTER_PERCENT: usize = 3;
 
 /// A handle, or a page where there are none, in a free block.
 struct FreeHandle {
