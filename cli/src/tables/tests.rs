@@ -105,8 +105,14 @@ fn the_usual_advice_stands_beside_the_runs_that_it_speaks_of() {
 #[test]
 fn a_claim_holds_when_its_end_is_reached() {
     let [_, _, claim] = claims::CLAIMS;
-    assert_eq!(claim.verdict(38.8, 4.9, 1.0), "`torch` wastes more than claimed; the end is reached without moving");
-    assert_eq!(claim.verdict(20.0, 5.1, 1.0), "`torch` wastes less than claimed; the end is reached with moving only");
+    assert_eq!(
+        claim.verdict(38.8, 4.9, 1.0),
+        "`torch` wastes more than claimed; the end is reached without moving"
+    );
+    assert_eq!(
+        claim.verdict(20.0, 5.1, 1.0),
+        "`torch` wastes less than claimed; the end is reached with moving only"
+    );
     assert_eq!(claim.verdict(38.8, 5.2, 5.1), "`torch` wastes more than claimed; the end is not reached");
 }
 
