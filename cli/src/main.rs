@@ -1,6 +1,8 @@
 //! `mempool`: tools for recorded allocation traces.
 
+mod input;
 mod replay_command;
+mod tables_command;
 
 use std::process::ExitCode;
 
@@ -22,11 +24,17 @@ enum Command {
     /// a free has completed, `s` ends a step. PyTorch's snapshots, RMM's logs and STAlloc's recordings
     /// are read too. Each may be compressed with gzip.
     Replay(replay_command::Args),
+    /// Replay traces through every policy and write the tables of the documentation, as Markdown.
+    ///
+    /// They show fragmentation, hits, bookkeeping and map calls of each policy, what preallocation,
+    /// reuse and moving do one after the other, and what the usual advice claims beside it.
+    Tables(tables_command::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Replay(args) => replay_command::run(&args),
+        Command::Tables(args) => tables_command::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -82,11 +82,11 @@ pub struct Report {
 }
 
 /// The unit of what can be mapped.
-const PAGE_BYTES: usize = 2 << 20;
+pub(crate) const PAGE_BYTES: usize = 2 << 20;
 /// Address space of a range: policies that have one range for each kind of request never need a second.
 const RANGE_BYTES: usize = 1 << (if usize::BITS == 64 { 38 } else { 26 });
 /// What sizes are rounded to, as CUDA's own calls do, twice.
-const GRANULE_BYTES: usize = 512;
+pub(crate) const GRANULE_BYTES: usize = 512;
 
 /// Replays a trace. `advanced` is told now and then of how many events were done.
 ///

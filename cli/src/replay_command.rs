@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
 use mempool_cli::replay::{self, Options, Report};
-use mempool_cli::trace;
 use mempool_pools::arena::{Conf, CostModel, Policy};
+
+use crate::input;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -53,22 +53,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         None => CostModel::default(),
     };
     let confs = confs(args)?;
-    let bar = ProgressBar::new(0);
-    bar.set_style(ProgressStyle::with_template("{bar:40} {msg}")?);
+    let bar = input::bar()?;
     if !args.json {
         print_header();
     }
     for path in &args.traces {
-        bar.set_position(0);
-        bar.set_length(fs::metadata(path).map_or(0, |file| file.len()));
-        bar.set_message(format!("reading {}", path.display()));
-        let trace = trace::read(path, &bar).with_context(|| format!("reading {}", path.display()))?;
-        if trace.unknown_frees > 0 {
-            let count = trace.unknown_frees;
-            bar.suspend(|| eprintln!("{}: {count} frees of earlier allocations left out", path.display()));
-        }
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-        let name = name.trim_end_matches(".gz").trim_end_matches(".csv").trim_end_matches(".pickle");
+        let (name, trace) = input::read(path, &bar)?;
         for conf in &confs {
             bar.set_position(0);
             bar.set_length(trace.events.len() as u64);
@@ -80,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 costs: costs.clone(),
                 min_capacity: args.min_capacity,
             };
-            let report = replay::replay(name, &trace.events, &options, |events| bar.inc(events as u64))
+            let report = replay::replay(&name, &trace.events, &options, |events| bar.inc(events as u64))
                 .map_err(|error| anyhow!(error))
                 .with_context(|| format!("replaying {} with policy {}", path.display(), conf.policy()))?;
             bar.suspend(|| print(&report, args))?;
