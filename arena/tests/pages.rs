@@ -266,3 +266,36 @@ fn a_handle_is_given_back_whole_or_not_at_all() {
     arena.free(first.addr).unwrap();
     assert_eq!(arena.trim(usize::MAX), 6 * PAGE - released);
 }
+
+/// A step that makes blocks of many sizes and ends them in another order.
+fn uneven_step(arena: &mut Arena<SimulatedUpstream, Pages>) {
+    let mut live = Vec::new();
+    for at in 0..120_usize {
+        let pages = at * 7919 % 37 + 1;
+        live.push(arena.allocate(Request::new(pages * PAGE - at * 997 % PAGE)).unwrap().addr);
+        if live.len() > 20 {
+            arena.free(live.swap_remove(at * 104_729 % live.len())).unwrap();
+        }
+    }
+    for addr in live {
+        arena.free(addr).unwrap();
+    }
+}
+
+#[test]
+fn a_step_that_repeats_itself_moves_nothing_in_the_end() {
+    let options = PagesOptions { mode: Mode::Moving, first_range_bytes: 1 << 30, ..options() };
+    let mut arena = Arena::new(Pages::new(options).unwrap(), upstream().handles(true).build());
+    let mut calls = Vec::new();
+    for _ in 0..6000 {
+        let before = arena.stats().map_calls + arena.stats().unmap_calls;
+        uneven_step(&mut arena);
+        calls.push(arena.stats().map_calls + arena.stats().unmap_calls - before);
+    }
+    assert!(calls[1..10].iter().all(|&calls| calls > 0), "{:?}", &calls[..10]);
+    let last = calls.iter().rposition(|&calls| calls > 0);
+    assert!(last < Some(5000), "calls in step {last:?}");
+    let stats = arena.stats();
+    let more = stats.reserved.peak as f64 / stats.requested.peak as f64;
+    assert!(more < 1.15, "{more} times what was live is reserved");
+}

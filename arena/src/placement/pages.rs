@@ -49,7 +49,8 @@ pub struct PagesOptions {
     /// When free pages move to where pages are needed.
     pub mode: Mode,
     /// After so many frees since a page was mapped a program is taken to repeat itself, and blocks that end
-    /// wait for requests of their size. Before, that would keep others from the best place.
+    /// wait for requests of their size. Before, that would keep others from the best place, and with
+    /// [`Mode::Moving`] it always would.
     pub park_after_frees: u32,
     /// Keeps large requests that are expected to live long apart from others.
     pub separate_lifetimes: bool,
@@ -136,6 +137,11 @@ pub struct Pages {
     frees: u32,
     /// A handle is no longer than this part of all that was ever asked for at once.
     handles_in_all: usize,
+    /// What was asked for at most when it last rose, and the pages that moved since.
+    settled_peak: usize,
+    moved_pages: usize,
+    /// How often more became allowed because memory went to and fro.
+    more_slack: usize,
     /// Frees since a page was mapped last.
     quiet_frees: u32,
 }
@@ -166,6 +172,9 @@ impl Pages {
             apart_until: 0,
             frees: 0,
             handles_in_all: moving::HANDLES_IN_ALL,
+            settled_peak: 0,
+            moved_pages: 0,
+            more_slack: 0,
             quiet_frees: 0,
             page_bytes: options.granule_bytes,
             options,
@@ -419,7 +428,9 @@ impl Placement for Pages {
 
     #[inline]
     fn free(&mut self, addr: usize, upstream: &mut dyn Upstream) -> Result<LiveBlock, ArenaError> {
-        let parks = self.quiet_frees >= self.options.park_after_frees;
+        // Where memory moves, a block that waits apart from its neighbours keeps others from the best place.
+        let parks =
+            self.options.mode == Mode::OnPressure && self.quiet_frees >= self.options.park_after_frees;
         let id = if parks {
             self.live_id(addr)?
         } else {

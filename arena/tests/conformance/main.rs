@@ -34,7 +34,6 @@ fn segments(limit_bytes: Option<usize>) -> Box<dyn Placement> {
         small_limit_bytes: 1 << 15,
         limit_bytes,
         first_range_bytes: 2 * PAGE_BYTES,
-        park_after_frees: 4,
         whole_ranges: true,
         ..PagesOptions::default()
     };
@@ -48,7 +47,6 @@ fn moving(limit_bytes: Option<usize>) -> Box<dyn Placement> {
         limit_bytes,
         first_range_bytes: 1 << 20,
         mode: Mode::Moving,
-        park_after_frees: 4,
         separate_lifetimes: true,
         ..PagesOptions::default()
     };

@@ -11,6 +11,13 @@ use crate::upstream::Upstream;
 const LOOKED_AT: usize = 256;
 /// What may be mapped beyond the most that was ever asked for at once: one part in so many.
 const SLACK_PARTS: usize = 600;
+/// When so many times all that was ever asked for at once has moved, and that did not become more, it goes to and
+/// fro at each step: from then on more may be mapped, by one part in so many, and again each time that all has
+/// moved once more, until a step that repeats itself moves nothing.
+const MOVED_TIMES: usize = 32;
+const MORE_SLACK_PARTS: usize = 100;
+/// That often at most.
+const MORE_SLACK_TIMES: usize = 50;
 /// A handle is no longer than this part of the request that it is made for,
 const HANDLES_A_REQUEST: usize = 3;
 /// nor longer than this part of all that was ever asked for at once,
@@ -151,12 +158,15 @@ impl Pages {
         let slot = self.blocks.get(id).segment as usize;
         let mapped = self.pages_mut(slot).mapped_page_count(touched) * self.page_bytes;
         let live = self.stats.requested.peak.max(self.stats.requested.current + requested);
-        let most = live + live / SLACK_PARTS;
+        let most = live + live / SLACK_PARTS + live / MORE_SLACK_PARTS * self.more_slack;
         let wanted = self.stats.reserved.current + touched.len - mapped;
         let mut over = wanted.saturating_sub(most);
         // A request that nothing makes room for moves nothing either.
         let capacity = self.options.limit_bytes.unwrap_or(usize::MAX).min(upstream.capacity_bytes());
         let spare = self.stats.releasable_bytes + self.blocks.get(id).extra as usize * self.page_bytes;
+        if live > self.settled_peak + self.settled_peak / SLACK_PARTS {
+            (self.settled_peak, self.moved_pages) = (live, 0);
+        }
         if over == 0 || wanted.saturating_sub(spare) > capacity {
             return;
         }
@@ -294,15 +304,30 @@ impl Pages {
         if moved.is_ok() {
             self.note_mapped(id, to);
             self.stats.moved_bytes += to.len as u64;
+            self.note_moved(to.len);
         }
         moved.is_ok()
     }
 
     /// Gives a handle's memory back and returns its bytes.
     fn give_up(&mut self, handle: &FreeHandle, id: BlockId, upstream: &mut dyn Upstream) -> usize {
-        self.change_free(handle.block, id, |this| {
+        let bytes = self.change_free(handle.block, id, |this| {
             this.unmap_pages(handle.block, handle.range, handle.range.len, upstream)
-        })
+        });
+        self.note_moved(bytes);
+        bytes
+    }
+
+    /// Notes that memory went elsewhere.
+    fn note_moved(&mut self, bytes: usize) {
+        self.moved_pages += bytes / self.page_bytes;
+        let times = if self.more_slack == 0 { MOVED_TIMES } else { 1 };
+        if self.moved_pages > self.settled_peak / self.page_bytes * times
+            && self.more_slack < MORE_SLACK_TIMES
+        {
+            self.more_slack += 1;
+            self.moved_pages = 0;
+        }
     }
 }
 
