@@ -68,9 +68,21 @@ impl Progress {
         number <= self.done
     }
 
-    /// Asks how far the stream is, and lets it tell later how far it came with what is queued by now. The
-    /// context is current; `stream` is not in capture.
+    /// Asks how far the stream is with what is queued by now. The context is current; `stream` is not in
+    /// capture.
     pub(super) fn follow(&mut self, device: &DeviceState, stream: Stream) {
+        let last = self.events.back().map_or(self.done, |&(number, _)| number);
+        // Recorded before the others are asked: where the stream has nothing to do, this one is done at once.
+        if last < self.frees
+            && let Some(event) = device.record(stream)
+        {
+            if self.events.len() == EVENTS
+                && let Some((_, older)) = self.events.pop_back()
+            {
+                device.recycle(older);
+            }
+            self.events.push_back((self.frees, event));
+        }
         while let Some(&(number, event)) = self.events.front() {
             match device.platform.driver.event_done(event) {
                 Ok(true) => self.done = number,
@@ -80,17 +92,6 @@ impl Progress {
             }
             device.recycle(event);
             self.events.pop_front();
-        }
-        if self.done == self.frees || self.events.back().is_some_and(|&(number, _)| number == self.frees) {
-            return;
-        }
-        if let Some(event) = device.record(stream) {
-            if self.events.len() == EVENTS
-                && let Some((_, older)) = self.events.pop_back()
-            {
-                device.recycle(older);
-            }
-            self.events.push_back((self.frees, event));
         }
     }
 
