@@ -69,10 +69,12 @@ pub(crate) fn allocate_growing(
         let served = size_bytes > part.small_bytes && size_bytes <= part.most_bytes.min(part.part_bytes);
         served && !(part.moves && size_bytes <= placement.stats().free_bytes())
     });
-    if !grows || take(placement, upstream, 0, growth_bytes, kept_bytes).is_err() {
+    if !grows {
         return placement.allocate(request, upstream);
     }
-    placement.stats_mut().growths += 1;
+    if take(placement, upstream, 0, growth_bytes, kept_bytes).is_ok() {
+        placement.stats_mut().growths += 1;
+    }
     let mut placed = placement.allocate(request, upstream)?;
     if placed.hit {
         // Its memory was mapped for it.

@@ -1,6 +1,7 @@
 //! `mempool`: tools for recorded allocation traces.
 
 mod replay_command;
+mod size_command;
 
 use std::process::ExitCode;
 
@@ -22,11 +23,16 @@ enum Command {
     /// a free has completed, `s` ends a step. PyTorch's snapshots, RMM's logs and STAlloc's recordings
     /// are read too. Each may be compressed with gzip.
     Replay(replay_command::Args),
+    /// Say how large a pool of fixed size has to be for recorded runs, and the option that makes it so.
+    ///
+    /// What is printed holds a run whose sizes are 5% larger, too.
+    Size(size_command::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Replay(args) => replay_command::run(&args),
+        Command::Size(args) => size_command::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
