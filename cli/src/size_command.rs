@@ -32,7 +32,7 @@ pub(crate) struct Args {
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     trace: &'a str,
-    policy: Policy,
+    policy: &'static str,
     peak_requested_bytes: usize,
     least_bytes: usize,
     size_bytes: usize,
@@ -65,6 +65,7 @@ fn print(trace: &str, policy: Policy, size: Size, args: &Args) -> Result<()> {
     let separator = if args.conf.is_empty() { "" } else { "," };
     let conf = format!("{}{separator}fixed_size_mb:{}", args.conf, size_bytes >> 20);
     if args.json {
+        let policy = policy.as_str();
         let report = Report { trace, policy, peak_requested_bytes, least_bytes, size_bytes, conf };
         println!("{}", serde_json::to_string(&report)?);
         return Ok(());
