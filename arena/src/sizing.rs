@@ -66,6 +66,12 @@ pub enum SizingError {
     /// The trace, or the policy on it with no limit at all.
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    /// A policy that needs far more with memory in advance than without.
+    #[error("the run does not complete on a pool of fixed size of {tried_bytes} bytes either")]
+    TooLarge {
+        /// The largest size that was tried.
+        tried_bytes: usize,
+    },
     /// A run that asks for no memory.
     #[error("nothing is allocated in the trace")]
     Empty,
@@ -140,8 +146,14 @@ impl Sizing {
     /// The fewest pages from `low` on on which the run completes, if it does on `high`; else the fewest
     /// above.
     fn least_pages(&self, events: &[Event], mut low: usize, mut high: usize) -> Result<usize, SizingError> {
+        /// No more is tried than so many times what suffices without memory in advance.
+        const TRIED: usize = 4;
+        let most = high.saturating_mul(TRIED);
         // With memory cut up in advance a policy may need more than without.
         while !self.completes(events, high)? {
+            if high > most {
+                return Err(SizingError::TooLarge { tried_bytes: high.saturating_mul(self.page_bytes) });
+            }
             (low, high) = (high + 1, high + high.div_ceil(8));
         }
         while low < high {

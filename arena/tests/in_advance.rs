@@ -166,6 +166,27 @@ fn what_is_kept_goes_where_a_request_needs_it() {
 }
 
 #[test]
+fn small_requests_beyond_what_was_expected_find_room_beside_large_ones() {
+    // Classes of buckets do not mix.
+    for conf in POLICIES.into_iter().filter(|conf| !conf.contains("buckets")) {
+        let mut arena = arena(conf, Some(128 * MIB));
+        arena.keep(128 * MIB);
+        arena.take_in_advance(128 * MIB).unwrap();
+        let large = arena.allocate(Request::new(30 * MIB)).unwrap().addr;
+        let blocks: Vec<usize> = (0..50)
+            .map(|_| arena.allocate(Request::new(MIB)).unwrap_or_else(|error| panic!("{conf}: {error}")).addr)
+            .collect();
+        arena.validate().unwrap();
+        assert_eq!(arena.stats().failures, 0, "{conf}");
+        blocks.into_iter().for_each(|addr| free(&mut arena, addr));
+        free(&mut arena, large);
+        arena.validate().unwrap();
+        assert_eq!(arena.stats().inactive_split.current, 0, "{conf}");
+        arena.release_all().unwrap();
+    }
+}
+
+#[test]
 fn memory_that_moves_stays_as_far_as_it_is_kept() {
     for kept in [0, 256 * MIB] {
         let mut arena = arena("policy:pages,mode:moving", None);

@@ -469,6 +469,15 @@ impl Torch {
         if got.is_err() && self.release_oversize(needed, upstream) {
             got = take(self, upstream);
         }
+        // Memory in advance is one long segment, of which some is always used: small requests that are more
+        // than was expected would fail beside it. PyTorch has none, and does not do this.
+        if got.is_err()
+            && pool == SMALL
+            && self.kept_bytes > 0
+            && let Some(id) = self.take_free(LARGE, needed)
+        {
+            return Ok(self.carve(id, request, len, true));
+        }
         if let Err((missing, source)) = &got {
             // When giving up everything would not be enough, nothing is given up.
             let spare_bytes = self.stats.releasable_bytes;

@@ -35,6 +35,28 @@ impl Pages {
         kind: Kind,
         upstream: &mut dyn Upstream,
     ) -> Result<Placed, ArenaError> {
+        let served = self.map_for(request, len, kind, upstream);
+        // Memory in advance is one long range where ranges are mapped whole, of which some is always used:
+        // small requests that are more than was expected would fail beside it.
+        let beside = kind.zone == SMALL && self.options.whole_ranges && self.kept_bytes > 0;
+        if beside
+            && matches!(served, Err(ArenaError::OutOfMemory { .. }))
+            && let Some(placed) = self.place_mapped(request, len, Kind { zone: LARGE, ..kind })
+        {
+            self.stats.failures -= 1;
+            return Ok(placed);
+        }
+        served
+    }
+
+    /// Maps pages for a request, and serves it.
+    fn map_for(
+        &mut self,
+        request: Request,
+        len: usize,
+        kind: Kind,
+        upstream: &mut dyn Upstream,
+    ) -> Result<Placed, ArenaError> {
         let (zone, align) = (kind.zone, request.align_bytes);
         let found = self.find_least_missing(zone, len, align, upstream);
         let (entry, start) = match found {
