@@ -72,7 +72,8 @@ fn a_growing_pool_doubles_and_moves_nothing() {
         for (megabytes, growths) in [(8, 0), (24, 1), (64, 2)] {
             let blocks: Vec<Vec<u8>> = pool.with(|| (0..megabytes / 4).map(|_| vec![1; 4 * BIG]).collect());
             assert!(blocks.iter().flatten().all(|&byte| byte == 1));
-            if !matches!(conf, "policy:bfc" | "policy:buddy") {
+            // Regions and blocks of powers of two, and pages of 20 MiB, fill the size less well.
+            if !matches!(conf, "policy:bfc" | "policy:buddy" | "policy:expandable") {
                 assert_eq!(pool.stats().growths, growths, "{conf}, {megabytes}");
             }
         }
