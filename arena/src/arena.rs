@@ -1,6 +1,7 @@
 //! A placement together with the upstream it draws from.
 
 use crate::error::ArenaError;
+use crate::in_advance::{allocate_growing, take_for_a_start};
 use crate::invariant::Violation;
 use crate::placement::{LiveBlock, Placed, Placement};
 use crate::range::AddressRange;
@@ -12,20 +13,55 @@ use crate::upstream::Upstream;
 #[derive(Debug)]
 pub struct Arena<U: Upstream, P: Placement + ?Sized = dyn Placement> {
     upstream: U,
+    kept_bytes: usize,
     placement: Box<P>,
 }
 
 impl<U: Upstream, P: Placement> Arena<U, P> {
     /// An arena without memory; ranges are reserved and mapped as they are needed.
     pub fn new(placement: P, upstream: U) -> Self {
-        Self { upstream, placement: Box::new(placement) }
+        Self { upstream, kept_bytes: 0, placement: Box::new(placement) }
     }
 }
 
 impl<U: Upstream> Arena<U> {
     /// An arena whose policy is chosen at run time.
     pub fn from_boxed(placement: Box<dyn Placement>, upstream: U) -> Self {
-        Self { upstream, placement }
+        Self { upstream, kept_bytes: 0, placement }
+    }
+
+    /// Maps `bytes`, rounded up to pages, for requests to come: most for large ones, and a part for small ones
+    /// where the policy keeps them apart. A policy may round up by more: buckets and bfc take segments. The
+    /// figures of requests do not change.
+    ///
+    /// # Errors
+    /// [`ArenaError::OutOfMemory`] when the limit or upstream refuses; then nothing is taken.
+    /// [`ArenaError::Option`] for a policy whose memory serves only the sizes that it was taken for.
+    pub fn take_in_advance(&mut self, bytes: usize) -> Result<(), ArenaError> {
+        take_for_a_start(&mut *self.placement, &mut self.upstream, bytes, self.kept_bytes)
+    }
+
+    /// As [`allocate`](Self::allocate); but where pages have to be mapped for the request, `growth_bytes` are,
+    /// if it is less and upstream and the limit allow them. Requests of sizes that memory taken in advance
+    /// does not serve, small ones among them, take what they need.
+    ///
+    /// # Errors
+    /// As [`Placement::allocate`].
+    pub fn allocate_growing(&mut self, request: Request, growth_bytes: usize) -> Result<Placed, ArenaError> {
+        allocate_growing(&mut *self.placement, &mut self.upstream, request, growth_bytes, self.kept_bytes)
+    }
+
+    /// See [`Placement::keep`].
+    pub fn keep(&mut self, bytes: usize) {
+        self.kept_bytes = bytes;
+        self.placement.keep(bytes);
+    }
+
+    /// Bytes on free pages that [`trim`](Self::trim) would give back.
+    #[must_use]
+    pub fn spare_bytes(&self) -> usize {
+        let stats = self.placement.stats();
+        stats.releasable_bytes.min(stats.reserved.current.saturating_sub(self.kept_bytes))
     }
 }
 

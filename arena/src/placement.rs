@@ -10,6 +10,7 @@ pub(crate) mod whole;
 use std::fmt;
 
 use crate::error::ArenaError;
+use crate::in_advance::PartInAdvance;
 use crate::invariant::Violation;
 use crate::range::AddressRange;
 use crate::request::Request;
@@ -55,10 +56,24 @@ pub trait Placement: Send + fmt::Debug {
         upstream: &mut dyn Upstream,
     ) -> Result<Option<LiveBlock>, ArenaError>;
 
-    /// Gives free pages back to upstream until `target_bytes` are returned or none is left,
-    /// and returns how many bytes it were. Pages that upstream refuses to take stay mapped
-    /// and counted.
+    /// Gives free pages back to upstream until `target_bytes` are returned or none is left that
+    /// [`keep`](Self::keep) lets go, and returns how many bytes it were. Pages that upstream refuses to take
+    /// stay mapped and counted.
     fn trim(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize;
+
+    /// Sets how many mapped bytes stay: neither [`trim`](Self::trim) nor the policy of its own accord goes
+    /// below. Only to place a block where a limit or upstream refuses more are fewer mapped for a while. 0
+    /// at first. A policy that cannot take memory in advance keeps nothing.
+    fn keep(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+
+    /// How `missing_bytes` of memory are best taken in advance; `None` for a policy whose memory
+    /// serves only the sizes that it was taken for.
+    fn part_in_advance(&self, missing_bytes: usize) -> Option<PartInAdvance> {
+        let _ = missing_bytes;
+        None
+    }
 
     /// Gives everything back: pages and reserved ranges.
     ///
@@ -70,6 +85,7 @@ pub trait Placement: Send + fmt::Debug {
         if live_blocks > 0 {
             return Err(ArenaError::StillLive { live_blocks, allocated_bytes });
         }
+        self.keep(0);
         self.trim(upstream, usize::MAX);
         if self.stats().segments.current > 0 {
             return Err(ArenaError::NotReleased { reserved_bytes: self.stats().reserved.current });

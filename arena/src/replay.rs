@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use self::live::Live;
 use crate::error::ArenaError;
+use crate::in_advance::take_for_a_start;
 use crate::placement::Placement;
 use crate::request::Request;
 use crate::stats::{Stat, Stats};
@@ -113,6 +114,7 @@ pub struct Replay<'a> {
     at_peak: AtPeak,
     events: u64,
     steps: u64,
+    in_advance_bytes: usize,
 }
 
 impl<'a> Replay<'a> {
@@ -130,7 +132,16 @@ impl<'a> Replay<'a> {
             at_peak: AtPeak::default(),
             events: 0,
             steps: 0,
+            in_advance_bytes: 0,
         }
+    }
+
+    /// Has the first stream begin with so many bytes, taken in advance and kept, as a pool of this size
+    /// does. Other streams get them when memory is short.
+    #[must_use]
+    pub fn with_memory_in_advance(mut self, bytes: usize) -> Self {
+        self.in_advance_bytes = bytes;
+        self
     }
 
     /// Does what the event says.
@@ -169,7 +180,9 @@ impl<'a> Replay<'a> {
                 let placement =
                     placement.map_err(|source| ReplayError::Placement { event: number, stream, source })?;
                 self.streams.push((stream, placement));
-                self.streams.len() - 1
+                let at = self.streams.len() - 1;
+                self.take_in_advance(at).map_err(|source| ReplayError::Refused { event: number, source })?;
+                at
             }
         };
         let request = Request::new(size_bytes);
@@ -177,7 +190,10 @@ impl<'a> Replay<'a> {
         if matches!(placed, Err(ArenaError::OutOfMemory { .. })) && self.streams.len() > 1 {
             // What other streams have free can be had too, by waiting for them.
             for other in (0..self.streams.len()).filter(|&other| other != at) {
-                self.change(other, |placement, upstream| placement.trim(upstream, usize::MAX));
+                self.change(other, |placement, upstream| {
+                    placement.keep(0);
+                    placement.trim(upstream, usize::MAX)
+                });
             }
             placed = self.change(at, |placement, upstream| placement.allocate(request, upstream));
         }
@@ -185,6 +201,18 @@ impl<'a> Replay<'a> {
         self.live.insert(id, (at, placed.addr));
         self.upstream.advance();
         Ok(())
+    }
+
+    /// Takes what is to be taken in advance, once.
+    fn take_in_advance(&mut self, at: usize) -> Result<(), ArenaError> {
+        let bytes = std::mem::take(&mut self.in_advance_bytes);
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.change(at, |placement, upstream| {
+            placement.keep(bytes);
+            take_for_a_start(placement, upstream, bytes, bytes)
+        })
     }
 
     /// Does something to a stream's placement and keeps the totals.

@@ -98,6 +98,8 @@ pub struct Stats {
     pub map_calls: u64,
     /// Calls of upstream's `unmap`.
     pub unmap_calls: u64,
+    /// Times that more memory was taken than a request needed, for later ones.
+    pub growths: u64,
     /// Bytes of pages that went from where they were free to where they were needed.
     pub moved_bytes: u64,
     /// Bytes of freed blocks that wait for another request of their size before they join their
@@ -124,6 +126,7 @@ impl Default for Stats {
             buckets: Box::new([BucketStats::default(); BUCKET_COUNT]),
             map_calls: 0,
             unmap_calls: 0,
+            growths: 0,
             moved_bytes: 0,
             parked_bytes: 0,
             releasable_bytes: 0,
@@ -205,6 +208,7 @@ impl Stats {
         }
         self.map_calls += other.map_calls;
         self.unmap_calls += other.unmap_calls;
+        self.growths += other.growths;
         self.moved_bytes += other.moved_bytes;
         self.parked_bytes += other.parked_bytes;
         self.releasable_bytes += other.releasable_bytes;
@@ -224,6 +228,30 @@ impl Stats {
         } else {
             self.misses += 1;
             bucket.misses += 1;
+        }
+    }
+
+    /// Counts a request as one that had to map pages, after it was counted as a hit.
+    pub(crate) fn recount_as_miss(&mut self, requested: usize) {
+        self.hits -= 1;
+        self.misses += 1;
+        let bucket = &mut self.buckets[bucket_of(requested)];
+        bucket.hits -= 1;
+        bucket.misses += 1;
+    }
+
+    /// Makes the figures of requests those of `before`: blocks that came since have ended, and nobody had
+    /// asked for them. What is mapped stays as it is.
+    pub(crate) fn put_requests_back(&mut self, before: Self) {
+        let Self { requested, allocated, active, blocks, hits, misses, failures, buckets, .. } = before;
+        debug_assert_eq!(self.blocks.current, blocks.current, "such blocks have ended");
+        (self.requested, self.allocated, self.active, self.blocks) = (requested, allocated, active, blocks);
+        (self.hits, self.misses, self.failures, self.buckets) = (hits, misses, failures, buckets);
+        for (stat, before) in [
+            (&mut self.inactive_split, before.inactive_split),
+            (&mut self.inactive_split_blocks, before.inactive_split_blocks),
+        ] {
+            stat.peak = before.peak.max(stat.current);
         }
     }
 

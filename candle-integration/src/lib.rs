@@ -41,10 +41,10 @@ pub use mempool_pools::cuda::set_event_reuse;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use mempool_pools::device::{OomReport, PoolDevice};
 pub use mempool_pools::{
-    ArenaError, BucketStats, Conf, ConfError, DEFAULT_THRESHOLD_BYTES, Instrumented, Mode, Policy,
-    PoolAllocator, PoolError, PoolOptions, PoolStats, Propagation, ScopeGuard, Stat, Stats, StepArena,
-    StepArenaError, StepStats, TraceSummary, Violation, bucket_of, mark_step, propagate, set_huge_pages,
-    without_pools,
+    ArenaError, BucketStats, Conf, ConfError, DEFAULT_THRESHOLD_BYTES, Instrumented, Margin, Mode, Policy,
+    PoolAllocator, PoolError, PoolOptions, PoolSize, PoolStats, Propagation, ScopeGuard, Stat, Stats,
+    StepArena, StepArenaError, StepStats, TraceSummary, Violation, bucket_of, mark_step, propagate,
+    set_huge_pages, without_pools,
 };
 pub use pool::{MemPool, MemPoolBuilder, available_bytes, default_pool, empty_cache, with_pool};
 pub use recording::{TraceRecording, record_trace};

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::path::Path;
 
 use candle_core::Device;
-use mempool_pools::{Conf, Instrumented, Policy, PoolStats, ScopeGuard, Violation};
+use mempool_pools::{Conf, Instrumented, Margin, Policy, PoolStats, ScopeGuard, Violation};
 
 use crate::device::Backing;
 use crate::error::Result;
@@ -201,11 +201,51 @@ impl MemPoolBuilder {
         self.map(|builder| builder.release_threshold(bytes))
     }
 
+    /// Takes `bytes` when the pool is built, keeps them until it ends, and never takes more. See
+    /// [`mempool_pools::MemPoolBuilder::fixed_size`].
+    pub fn fixed_size(self, bytes: usize) -> Self {
+        self.map(|builder| builder.fixed_size(bytes))
+    }
+
+    /// As [`fixed_size`](Self::fixed_size), of all that is free and not left to others.
+    pub fn fixed_size_all(self) -> Self {
+        self.map(mempool_pools::MemPoolBuilder::fixed_size_all)
+    }
+
+    /// Takes `bytes` when the pool is built, keeps them until it ends, and takes more as it is needed.
+    pub fn initial_size(self, bytes: usize) -> Self {
+        self.map(|builder| builder.initial_size(bytes))
+    }
+
+    /// When a request does not fit, the pool becomes `factor` times as large, a number from 1 to 16. See
+    /// [`mempool_pools::MemPoolBuilder::growth_factor`].
+    pub fn growth_factor(self, factor: f64) -> Self {
+        self.map(|builder| builder.growth_factor(factor))
+    }
+
+    /// The share of the device that has to stay free where memory is taken in advance, from 0 to 0.5; 0.1
+    /// unless this says otherwise.
+    pub fn headroom_share(self, share: f64) -> Self {
+        self.map(|builder| builder.headroom_share(share))
+    }
+
+    /// The [fixed size](Self::fixed_size) that the run recorded in `trace` needs with the policy chosen so
+    /// far, and a margin. See [`mempool_pools::MemPoolBuilder::size_from`].
+    ///
+    /// # Errors
+    /// [`PoolError::ReadTrace`](mempool_pools::PoolError::ReadTrace),
+    /// [`PoolError::Sizing`](mempool_pools::PoolError::Sizing); and as [`MemPool::new`] for a device
+    /// without pools.
+    pub fn size_from(self, trace: impl AsRef<Path>, margin: Margin) -> Result<Self> {
+        Ok(Self { builder: Ok(self.builder?.size_from(trace, margin)?) })
+    }
+
     /// The pool.
     ///
     /// # Errors
-    /// See [`MemPool::new`], and [`PoolError::Option`](mempool_pools::PoolError::Option) for a
-    /// limit that cannot hold a page.
+    /// See [`MemPool::new`]; [`PoolError::Option`](mempool_pools::PoolError::Option) for a
+    /// limit that cannot hold a page, [`PoolError::Size`](mempool_pools::PoolError::Size) when the memory
+    /// that the pool is to have from the start cannot be had.
     pub fn build(self) -> Result<MemPool> {
         Ok(MemPool { pool: self.builder?.build()? })
     }

@@ -2,6 +2,7 @@
 
 mod input;
 mod replay_command;
+mod size_command;
 mod tables_command;
 
 use std::process::ExitCode;
@@ -29,12 +30,17 @@ enum Command {
     /// They show fragmentation, hits, bookkeeping and map calls of each policy, what preallocation,
     /// reuse and moving do one after the other, and what the usual advice claims beside it.
     Tables(tables_command::Args),
+    /// Say how large a pool of fixed size has to be for recorded runs, and the option that makes it so.
+    ///
+    /// What is printed holds a run whose sizes are 5% larger, too.
+    Size(size_command::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Replay(args) => replay_command::run(&args),
         Command::Tables(args) => tables_command::run(&args),
+        Command::Size(args) => size_command::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

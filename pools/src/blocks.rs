@@ -8,10 +8,10 @@ use crate::options::Resolved;
 use crate::region;
 
 /// Sizes on the host are rounded up to a cache line, and blocks aligned to one.
-const GRANULE_BYTES: usize = 64;
+pub(crate) const GRANULE_BYTES: usize = 64;
 /// Sizes on a device are rounded up to this, and blocks aligned to it: what CUDA's own allocation
 /// calls guarantee, twice.
-const DEVICE_GRANULE_BYTES: usize = 512;
+pub(crate) const DEVICE_GRANULE_BYTES: usize = 512;
 /// Most pools never need a second range of this length, and 16 TiB hold thousands of them.
 const FIRST_RANGE_BYTES: usize = 1 << 30;
 /// An expandable segment takes this share of the host's addresses: far more than a pool will need, and

@@ -1,15 +1,19 @@
 //! Options of a pool.
 
-use mempool_arena::{Conf, Policy};
+use std::path::Path;
 
-use crate::blocks::Blocks;
+use mempool_arena::{Conf, Margin, Policy, Sizing};
+
+use crate::blocks::{Blocks, DEVICE_GRANULE_BYTES, GRANULE_BYTES};
 use crate::device::{DeviceState, PoolDevice, PoolSetup};
 use crate::error::PoolError;
 use crate::options::{PoolOptions, Resolved, THRESHOLD, has_threshold};
 use crate::pool::MemPool;
+use crate::recording::read_trace;
+use crate::sizing::{PoolSize, Start, check_growth_factor, check_headroom, start_of};
 use crate::slot::Setup;
 use crate::thread_state::inside;
-use crate::{allocator, environment, region, registry};
+use crate::{allocator, environment, process, region, registry};
 
 /// Options of a pool, all with defaults.
 #[derive(Debug, Clone)]
@@ -139,6 +143,88 @@ impl MemPoolBuilder {
         self
     }
 
+    /// Takes `bytes`, rounded up to pages, when the pool is built, and never more: see
+    /// [`limit`](Self::limit) for what does not fit. [`build`](Self::build) fails when they cannot be had,
+    /// or when less than the [headroom](Self::headroom_share) would stay free.
+    ///
+    /// The pool keeps them until it ends: neither [`trim`](MemPool::trim) nor thresholds nor other pools'
+    /// needs take them away. What a run allocates that fits is served without a call of the system or the
+    /// driver, as far as the policy permits: those that keep small requests apart have a 64th of the memory,
+    /// at most 64 MiB, for them (a request is small up to 1 MiB), and give other free memory to whoever needs it;
+    /// policy `buckets` maps anew what is large, policy `buddy` what does not fit into its powers of two. On a
+    /// device the memory is that of the stream that first allocates from the pool, and goes to others when they find
+    /// no more. Host memory is touched, so that using it causes no page faults.
+    ///
+    /// Policies `simple` and `none`, and [`no_split`](Self::no_split), refuse it: their memory serves only the sizes
+    /// that it was taken for.
+    ///
+    /// ```
+    /// # use mempool_pools::{MemPool, PoolAllocator};
+    /// # #[global_allocator]
+    /// # static ALLOC: PoolAllocator = PoolAllocator::new();
+    /// let pool = MemPool::builder().fixed_size(64 << 20).build()?;
+    /// let mapped = pool.stats().map_calls;
+    /// drop(pool.with(|| vec![1_u8; 40 << 20]));
+    /// assert_eq!(pool.stats().map_calls, mapped);
+    /// assert_eq!(pool.trim()?, 0);
+    /// # Ok::<(), mempool_pools::PoolError>(())
+    /// ```
+    pub fn fixed_size(mut self, bytes: usize) -> Self {
+        self.options.size = Some(PoolSize::Fixed(bytes));
+        self
+    }
+
+    /// As [`fixed_size`](Self::fixed_size), of all that is free when the pool is built and not left to others
+    /// ([`headroom_share`](Self::headroom_share)), up to the [limit](Self::limit).
+    pub fn fixed_size_all(mut self) -> Self {
+        self.options.size = Some(PoolSize::AllButHeadroom);
+        self
+    }
+
+    /// Takes `bytes`, rounded up to pages, when the pool is built, and more as it is needed. They are kept, and
+    /// can be refused, as those of [`fixed_size`](Self::fixed_size). Policy `bfc` takes its regions in powers of two.
+    pub fn initial_size(mut self, bytes: usize) -> Self {
+        self.options.size = Some(PoolSize::Initial(bytes));
+        self
+    }
+
+    /// When a request does not fit into what the pool holds, the pool becomes `factor` times as large, a
+    /// number from 1 to 16, or takes what the request needs if that is more, or if the former is refused: by
+    /// the limit, the system or the driver, or on a device because less than the headroom would stay free.
+    /// Nothing is copied, and no address changes. Small requests (up to 1 MiB) and those
+    /// made in a capture take what they need. With mode `moving` the pool grows only for what does not fit into all
+    /// that is free. How often it grew is in its figures (`growths`).
+    pub fn growth_factor(mut self, factor: f64) -> Self {
+        self.options.growth_factor = Some(factor);
+        self
+    }
+
+    /// The share of the device, or of the system's memory, that has to stay free where memory is taken in
+    /// advance, from 0 to 0.5; 0.1 unless this says otherwise. A larger headroom of the device
+    /// ([`PoolDevice::set_headroom`]) holds too.
+    pub fn headroom_share(mut self, share: f64) -> Self {
+        self.options.headroom_share = Some(share);
+        self
+    }
+
+    /// The [fixed size](Self::fixed_size) that the run recorded in `trace` needs
+    /// ([`MemPool::record_trace`], also compressed) with the policy chosen so far, and a margin,
+    /// so that a run whose sizes are 5% larger fits too. `mempool size` prints it.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadTrace`] when the file cannot be read or is no trace, [`PoolError::Sizing`] when the
+    /// policy cannot have a fixed size or the trace makes no sense.
+    pub fn size_from(mut self, trace: impl AsRef<Path>, margin: Margin) -> Result<Self, PoolError> {
+        let granule_bytes = if self.device.is_some() { DEVICE_GRANULE_BYTES } else { GRANULE_BYTES };
+        let usual = self.device.map_or(Policy::Pages, |device| device.state.default_policy());
+        let conf = Conf::default().with_policy(usual);
+        let mut sizing = Sizing::new(self.options.placement.clone().or(conf), margin);
+        sizing.setting.granule_bytes = granule_bytes;
+        let size = sizing.size_from(&read_trace(trace.as_ref())?)?;
+        self.options.size = Some(PoolSize::Fixed(size.size_bytes));
+        Ok(self)
+    }
+
     /// The crate that [`PoolError::AllocatorNotLinked`] names. For crates that re-export pools.
     #[doc(hidden)]
     pub fn crate_path(mut self, path: &'static str) -> Self {
@@ -150,12 +236,14 @@ impl MemPoolBuilder {
     ///
     /// # Errors
     /// See [`MemPool::new`]; [`PoolError::Option`] for a limit that cannot hold a page, [`PoolError::Conf`]
-    /// for an option that the policy does not have, [`PoolError::Environment`] when `MEMPOOL_CONF` is
-    /// malformed.
+    /// for an option that the policy does not have, [`PoolError::Size`] when the memory that the pool is to
+    /// have from the start cannot be had, [`PoolError::Environment`] when `MEMPOOL_CONF` is malformed.
     pub fn build(self) -> Result<MemPool, PoolError> {
         if let Some(share) = self.options.placement.garbage_collection_threshold {
             check_threshold(share)?;
         }
+        self.options.growth_factor.map_or(Ok(()), check_growth_factor)?;
+        self.options.headroom_share.map_or(Ok(()), check_headroom)?;
         let around = inside(registry::environment)?;
         match self.device {
             Some(device) => self.build_on(device, around),
@@ -164,7 +252,7 @@ impl MemPoolBuilder {
     }
 
     fn build_on_host(self, around: &PoolOptions) -> Result<MemPool, PoolError> {
-        let options = host_options(&self.options, around)?;
+        let (options, start) = host_options(&self.options, around)?;
         for (given, option) in [
             (self.options.use_on_oom == Some(true), "use_on_oom"),
             (self.options.guard == Some(true), "guard"),
@@ -190,29 +278,45 @@ impl MemPoolBuilder {
                 placement,
                 min_bytes: options.min_bytes,
                 hard_limit: options.hard_limit,
+                growth_factor: options.growth_factor,
             })
         });
-        made.map(|(slot, id)| MemPool::from_slot(slot, id))
+        let (slot, id) = made?;
+        let pool = MemPool::from_slot(slot, id);
+        // Without the registry's lock: the system may take its time.
+        if let Some(Start { bytes, available }) = start
+            && let Err(error) = slot.begin_with(id, bytes)
+        {
+            return Err(available.refused(bytes, Some(error)));
+        }
+        Ok(pool)
     }
 
     fn build_on(self, device: PoolDevice, around: &PoolOptions) -> Result<MemPool, PoolError> {
         let state = device.state;
-        let (options, blocks) = device_options(&self.options, around, state)?;
         inside(|| {
-            // What cannot work is refused now, not at the first request.
-            blocks.for_device(state)?;
             state.sweep();
+            let (setup, start) = device_setup(&self.options, around, state)?;
+            // What cannot work is refused now, not at the first request.
+            setup.blocks.for_device(state)?;
             let id = registry::take_pool_id();
             let name = self.name.as_deref().map_or_else(|| format!("pool {id}"), str::to_owned);
-            let slot = state.open_pool(id, PoolSetup { name, blocks, options });
-            Ok(MemPool::from_device_slot(slot, id))
+            let slot = state.open_pool(id, PoolSetup { name, ..setup });
+            let pool = MemPool::from_device_slot(slot, id);
+            if let Some(start) = start {
+                slot.begin_with(start)?;
+            }
+            Ok(pool)
         })
     }
 }
 
-/// What a pool of the host gets. `around` may name policy segments, which is then meant for devices.
-fn host_options(chosen: &PoolOptions, around: &PoolOptions) -> Result<Resolved, PoolError> {
-    let options = chosen.resolve(around, Policy::Pages, |policy| policy != Policy::Segments)?;
+/// What a pool of the host gets, and what it takes when it is made. `around` may name policy segments, which is
+/// then meant for devices.
+fn host_options(chosen: &PoolOptions, around: &PoolOptions) -> Result<(Resolved, Option<Start>), PoolError> {
+    let mut options = chosen.resolve(around, Policy::Pages, |policy| policy != Policy::Segments)?;
+    let (page, headroom_share) = (1 << region::PAGE_LOG2, options.headroom_share);
+    let start = start_of(&mut options, page, || Ok(process::available_for(headroom_share)))?;
     if options.placement.policy() == Policy::Segments {
         let rule = "the host maps pages: use another policy";
         return Err(PoolError::Option { option: "policy segments", value: 1, rule });
@@ -221,28 +325,29 @@ fn host_options(chosen: &PoolOptions, around: &PoolOptions) -> Result<Resolved, 
         let rule = "on the host a limit has to say how much is taken at once";
         return Err(PoolError::Option { option: "allow_growth", value: 0, rule });
     }
-    let page = 1 << region::PAGE_LOG2;
     if let Some(value) = options.limit_bytes.filter(|&limit| limit < page) {
         let option = if options.hard_limit { "hard_limit" } else { "limit" };
         let rule = "a pool maps pages of 2 MiB, so at least 2097152 bytes are needed";
         return Err(PoolError::Option { option, value, rule });
     }
-    Ok(options)
+    Ok((options, start))
 }
 
-/// What a pool of a device gets.
-fn device_options(
+/// What a pool of a device gets, and what it takes when it is made.
+fn device_setup(
     chosen: &PoolOptions,
     around: &PoolOptions,
     device: &DeviceState,
-) -> Result<(Resolved, Blocks), PoolError> {
-    let options = chosen.resolve(around, device.default_policy(), |_| true)?;
+) -> Result<(PoolSetup, Option<Start>), PoolError> {
+    let mut options = chosen.resolve(around, device.default_policy(), |_| true)?;
     if let Some(value) = options.limit_bytes.filter(|&limit| limit < device.unit_bytes()) {
         let rule = "a pool of a device needs at least one page";
         return Err(PoolError::Option { option: "limit", value, rule });
     }
     let blocks = Blocks::of(&options).on(device)?;
-    Ok((options, blocks))
+    let headroom_share = options.headroom_share;
+    let start = start_of(&mut options, device.unit_bytes(), || device.available_for(headroom_share))?;
+    Ok((PoolSetup { name: String::new(), blocks, options }, start))
 }
 
 /// `Ok` for a share that pools can be kept below.
@@ -256,12 +361,14 @@ pub(crate) fn check_threshold(share: f64) -> Result<(), PoolError> {
 /// The setup of the host's default pool, and why it is not as the environment has it, if it is not.
 ///
 /// A limit of the environment is a soft one here, for what the whole process allocates; smaller requests
-/// have no other pool to go to.
+/// have no other pool to go to. Sizes are not this pool's: it comes into being in the middle of the process's first
+/// allocation, which is no place to take gigabytes, and what is meant for a device's memory need not fit here.
 pub(crate) fn default_setup() -> (Setup, Option<PoolError>) {
     let setup = |around: &PoolOptions| -> Result<Setup, PoolError> {
-        let options = host_options(&PoolOptions::default(), around)?;
+        let (options, _) = host_options(&PoolOptions::default(), around)?;
         let placement = Blocks::of(&options).for_host(options.limit_bytes)?;
-        Ok(Setup { name: "default".to_owned(), placement, min_bytes: 0, hard_limit: false })
+        let name = "default".to_owned();
+        Ok(Setup { name, placement, min_bytes: 0, hard_limit: false, growth_factor: None })
     };
     let asked = environment::read().and_then(setup);
     let built_in = || setup(&PoolOptions::default()).expect("the built-in options are valid");
@@ -271,15 +378,19 @@ pub(crate) fn default_setup() -> (Setup, Option<PoolError>) {
     }
 }
 
-/// The setup of a device's default pool, and why it is not as the environment has it, if it is not.
-pub(crate) fn default_setup_on(device: &DeviceState) -> (PoolSetup, Option<PoolError>) {
-    let setup = |around: &PoolOptions| -> Result<PoolSetup, PoolError> {
-        let (options, blocks) = device_options(&PoolOptions::default(), around, device)?;
-        let options = Resolved { min_bytes: 0, ..options };
-        Ok(PoolSetup { name: "default".to_owned(), blocks, options })
+/// The setup of a device's default pool with what it takes at once, and why it is not as the environment has
+/// it, if it is not.
+pub(crate) fn default_setup_on(device: &DeviceState) -> (PoolSetup, Option<Start>, Option<PoolError>) {
+    let setup = |around: &PoolOptions| -> Result<(PoolSetup, Option<Start>), PoolError> {
+        let (setup, start) = device_setup(&around.only_sizes(), around, device)?;
+        let options = Resolved { min_bytes: 0, ..setup.options };
+        Ok((PoolSetup { name: "default".to_owned(), options, ..setup }, start))
     };
     match environment::read().and_then(setup) {
-        Ok(setup) => (setup, None),
-        Err(error) => (setup(&PoolOptions::default()).expect("the built-in options are valid"), Some(error)),
+        Ok((setup, start)) => (setup, start, None),
+        Err(error) => {
+            let (setup, _) = setup(&PoolOptions::default()).expect("the built-in options are valid");
+            (setup, None, Some(error))
+        }
     }
 }

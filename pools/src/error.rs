@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use mempool_arena::{ArenaError, ConfError};
+use mempool_arena::{ArenaError, ConfError, SizingError};
 use thiserror::Error;
 
 use crate::device::DriverError;
@@ -77,6 +77,25 @@ pub enum PoolError {
         /// What it has to satisfy.
         rule: &'static str,
     },
+    /// The memory that a pool was to have from the start cannot be had.
+    #[error(
+        "{asked_bytes} bytes were to be taken for the pool at once, and cannot be: {free_bytes} of \
+         {total_bytes} bytes are free, of which {headroom_bytes} are left to others{}",
+        cause.as_ref().map(|cause| format!(" ({cause})")).unwrap_or_default()
+    )]
+    Size {
+        /// Bytes asked for, in whole pages.
+        asked_bytes: usize,
+        /// Bytes that are free on the device, and that the memory fraction allows; on the host, those that the
+        /// system says are available.
+        free_bytes: usize,
+        /// Bytes of the device, or of the system's memory.
+        total_bytes: usize,
+        /// The part of the free bytes that is left to others.
+        headroom_bytes: usize,
+        /// What the system or the driver answered, if it was asked.
+        cause: Option<Box<ArenaError>>,
+    },
     /// The pool is no more.
     #[error("the pool has been closed")]
     Closed,
@@ -91,6 +110,20 @@ pub enum PoolError {
         reason: String,
         /// Events that came and that the file does not have; at least so many when it is compressed.
         lost_events: u64,
+    },
+    /// A trace cannot be read.
+    #[error("the trace {path:?} cannot be read: {reason}")]
+    ReadTrace {
+        /// The file.
+        path: PathBuf,
+        /// The system's error, or the line that is no event.
+        reason: String,
+    },
+    /// The size that a recorded run needs cannot be told.
+    #[error("no size follows from the trace: {reason}")]
+    Sizing {
+        /// Why.
+        reason: String,
     },
     /// A recording that was begun before this process was forked: only the parent writes its trace.
     #[error("the recording is that of the process from which this one was forked")]
@@ -117,6 +150,15 @@ pub enum PoolError {
     /// The placement refused.
     #[error(transparent)]
     Arena(#[from] ArenaError),
+}
+
+impl From<SizingError> for PoolError {
+    fn from(error: SizingError) -> Self {
+        match error {
+            SizingError::Conf(error) => error.into(),
+            other => Self::Sizing { reason: other.to_string() },
+        }
+    }
 }
 
 impl From<ConfError> for PoolError {

@@ -29,12 +29,20 @@ pub(crate) struct HostUpstream {
     slot_index: u32,
     /// Parts that several ranges share, and what of them is unused.
     shared: Holes,
+    /// What is mapped is touched at once.
+    touches: bool,
     mapping_time: Duration,
 }
 
 impl HostUpstream {
     pub(crate) fn new(slot_index: u32) -> Self {
-        Self { slot_index, shared: Holes::default(), mapping_time: Duration::ZERO }
+        Self { slot_index, shared: Holes::default(), touches: false, mapping_time: Duration::ZERO }
+    }
+
+    /// Chooses whether the system has to find memory for what is mapped from now on at once, and not when
+    /// it is first written to: then mapping fails where there is none, and writing causes no page faults.
+    pub(crate) fn touch_what_is_mapped(&mut self, enabled: bool) {
+        self.touches = enabled;
     }
 
     /// Time spent in calls of the system that commit and decommit memory.
@@ -84,8 +92,11 @@ impl Upstream for HostUpstream {
     }
 
     fn map(&mut self, range: AddressRange) -> Result<(), MapError> {
+        let touches = self.touches;
         self.timed(|| {
-            os::commit(range, HUGE_PAGES.load(Ordering::Relaxed)).map_err(|source| {
+            let committed = os::commit(range, HUGE_PAGES.load(Ordering::Relaxed));
+            let touched = committed.and_then(|()| if touches { os::populate(range) } else { Ok(()) });
+            touched.map_err(|source| {
                 // A part may have been committed before the rest was refused. If taking it back fails
                 // too, it is readable memory that nobody uses.
                 let _ = os::decommit(range);

@@ -46,6 +46,7 @@ mod recording;
 mod region;
 mod registry;
 mod scope;
+mod sizing;
 mod slot;
 mod stats;
 mod thread_state;
@@ -58,7 +59,7 @@ pub use instrument::Instrumented;
 /// The bookkeeping core, for tools that work on traces.
 pub use mempool_arena as arena;
 pub use mempool_arena::{
-    ArenaError, BucketStats, Conf, ConfError, Mode, Policy, Stat, Stats, StepArena, StepArenaError,
+    ArenaError, BucketStats, Conf, ConfError, Margin, Mode, Policy, Stat, Stats, StepArena, StepArenaError,
     Violation, bucket_of,
 };
 pub use options::PoolOptions;
@@ -69,4 +70,5 @@ pub use process::{default_pool_for, record_trace_for};
 pub use propagate::{Propagation, propagate};
 pub use recording::{TraceRecording, TraceSummary};
 pub use scope::{ScopeGuard, without_pools};
+pub use sizing::PoolSize;
 pub use stats::{PoolStats, StepStats};

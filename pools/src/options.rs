@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use mempool_arena::{Conf, ConfError, Policy, parse_flag, parse_mebibytes};
 
+use crate::sizing::{PoolSize, USUAL_HEADROOM, check_growth_factor, check_headroom};
+
 /// Options of a pool, as far as they were given. Sizes are bytes.
 ///
 /// ```
@@ -38,6 +40,13 @@ pub struct PoolOptions {
     pub guard: Option<bool>,
     /// `release_threshold_mb`, of devices.
     pub release_threshold_bytes: Option<usize>,
+    /// `fixed_size_mb`, a number or `all`, or `initial_size_mb`: what the pool has from the start. See
+    /// [`MemPoolBuilder::fixed_size`](crate::MemPoolBuilder::fixed_size).
+    pub size: Option<PoolSize>,
+    /// `growth_factor`: the pool becomes so many times as large when it grows.
+    pub growth_factor: Option<f64>,
+    /// `headroom_percent`: the share that is left to others where memory is taken in advance. Here 10% is 0.1.
+    pub headroom_share: Option<f64>,
 }
 
 impl FromStr for PoolOptions {
@@ -55,8 +64,19 @@ impl FromStr for PoolOptions {
 
 impl PoolOptions {
     /// The keys of pools, beside those of [`Conf::KEYS`].
-    pub const KEYS: [&'static str; 7] =
-        ["no_split", "limit_mb", "hard_limit_mb", "min_bytes", "use_on_oom", "guard", "release_threshold_mb"];
+    pub const KEYS: [&'static str; 11] = [
+        "no_split",
+        "limit_mb",
+        "hard_limit_mb",
+        "min_bytes",
+        "use_on_oom",
+        "guard",
+        "release_threshold_mb",
+        "fixed_size_mb",
+        "initial_size_mb",
+        "growth_factor",
+        "headroom_percent",
+    ];
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), ConfError> {
         let Some(key) = Self::KEYS.into_iter().find(|known| *known == key) else {
@@ -83,6 +103,22 @@ impl PoolOptions {
                 self.hard_limit = key == "hard_limit_mb";
             }
             "release_threshold_mb" => self.release_threshold_bytes = mebibytes(0, "a number of MiB")?,
+            "fixed_size_mb" if value == "all" => self.size = Some(PoolSize::AllButHeadroom),
+            "fixed_size_mb" => {
+                self.size = mebibytes(2, "a number of MiB from 2, or all")?.map(PoolSize::Fixed);
+            }
+            "initial_size_mb" => {
+                self.size = mebibytes(2, "a number of MiB from 2")?.map(PoolSize::Initial);
+            }
+            "growth_factor" => {
+                let factor = number(value).filter(|&factor| check_growth_factor(factor).is_ok());
+                self.growth_factor = Some(factor.ok_or_else(|| wrong("a number from 1 to 16"))?);
+            }
+            "headroom_percent" => {
+                let share = number(value).map(|percent| percent / 100.0);
+                let share = share.filter(|&share| check_headroom(share).is_ok());
+                self.headroom_share = Some(share.ok_or_else(|| wrong("a number from 0 to 50"))?);
+            }
             "min_bytes" => {
                 let bytes = value.parse().map_err(|_| wrong("a number of bytes"))?;
                 self.min_bytes = Some(bytes);
@@ -105,7 +141,21 @@ impl PoolOptions {
             use_on_oom: self.use_on_oom.or(usual.use_on_oom),
             guard: self.guard.or(usual.guard),
             release_threshold_bytes: self.release_threshold_bytes.or(usual.release_threshold_bytes),
+            size: self.size.or(usual.size),
+            growth_factor: self.growth_factor.or(usual.growth_factor),
+            headroom_share: self.headroom_share.or(usual.headroom_share),
         }
+    }
+
+    /// Only what says how much memory a pool takes in advance.
+    pub(crate) fn only_sizes(&self) -> Self {
+        let Self { size, growth_factor, headroom_share, .. } = *self;
+        Self { size, growth_factor, headroom_share, ..Self::default() }
+    }
+
+    /// The first option here by which memory is taken in advance.
+    fn size_key(&self) -> Option<&'static str> {
+        self.size.map(PoolSize::key).or(self.growth_factor.map(|_| "growth_factor"))
     }
 
     /// The policy that these options name, if they do.
@@ -118,15 +168,19 @@ impl PoolOptions {
     fn foreign_key(&self, policy: Policy) -> Option<&'static str> {
         let mut keys = self.placement.given_keys().filter(|&key| key != THRESHOLD);
         let foreign = keys.find(|&key| !policy.has_option(key));
+        // What these took in advance would serve nothing.
+        let serves = !matches!(policy, Policy::Simple | Policy::None);
+        let foreign = foreign.or(self.size_key().filter(|_| !serves));
         foreign.or((self.no_split == Some(true) && !policy.has_no_split()).then_some("no_split"))
     }
 
     /// What a pool gets for which these options were chosen, in a process with options `around`, where
     /// `usual` is the policy if nobody names one. What `around` says applies as far as the pool's policy
-    /// has it; its policy, if `may_be` and what was chosen here let it.
+    /// has it; its policy, if `may_be` and what was chosen here let it. Sizes count only if they were chosen
+    /// here: memory that is taken once for each pool is not what a process was meant to take.
     ///
     /// # Errors
-    /// [`ConfError::NotOfPolicy`] for an option that was chosen here.
+    /// [`ConfError::NotOfPolicy`] and [`ConfError::NotWithNoSplit`] for an option that was chosen here.
     pub(crate) fn resolve(
         &self,
         around: &Self,
@@ -141,6 +195,9 @@ impl PoolOptions {
             return Err(ConfError::NotOfPolicy { key, policy });
         }
         let no_split = self.no_split.or(around.no_split.filter(|_| policy.has_no_split())).unwrap_or(false);
+        if let Some(key) = self.size_key().filter(|_| no_split) {
+            return Err(ConfError::NotWithNoSplit { key });
+        }
         let chosen = self.placement.clone();
         // Beside `no_split`, options of placements mean nothing: those chosen are refused by `Conf`.
         let mut placement =
@@ -162,8 +219,15 @@ impl PoolOptions {
             guard: guard.unwrap_or(false),
             garbage_collection_threshold: threshold.filter(|_| !of_placement),
             release_threshold_bytes,
+            size: self.size,
+            growth_factor: self.growth_factor,
+            headroom_share: self.headroom_share.unwrap_or(USUAL_HEADROOM),
         })
     }
+}
+
+fn number(value: &str) -> Option<f64> {
+    value.parse().ok()
 }
 
 /// An option of some placements, and of the pool where its placement does not have it.
@@ -188,6 +252,9 @@ pub(crate) struct Resolved {
     pub(crate) guard: bool,
     pub(crate) garbage_collection_threshold: Option<f64>,
     pub(crate) release_threshold_bytes: Option<usize>,
+    pub(crate) size: Option<PoolSize>,
+    pub(crate) growth_factor: Option<f64>,
+    pub(crate) headroom_share: f64,
 }
 
 #[cfg(test)]

@@ -15,7 +15,9 @@ mod unix;
     target_pointer_width = "64",
     not(mempool_pass_through)
 ))]
-pub(crate) use unix::{abort_with, address_space_left, commit, decommit, report, reserve, run_at_fork};
+pub(crate) use unix::{
+    abort_with, address_space_left, commit, decommit, populate, report, reserve, run_at_fork,
+};
 
 #[cfg(not(all(
     any(target_os = "linux", target_os = "macos"),
@@ -28,4 +30,6 @@ mod other;
     target_pointer_width = "64",
     not(mempool_pass_through)
 )))]
-pub(crate) use other::{abort_with, address_space_left, commit, decommit, report, reserve, run_at_fork};
+pub(crate) use other::{
+    abort_with, address_space_left, commit, decommit, populate, report, reserve, run_at_fork,
+};

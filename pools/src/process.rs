@@ -7,6 +7,7 @@ use crate::device::{DeviceState, Inner as Platform};
 use crate::error::PoolError;
 use crate::pool::MemPool;
 use crate::recording::{self, Scope, TraceRecording};
+use crate::sizing::Available;
 use crate::slot::Slot;
 use crate::thread_state::inside;
 use crate::{allocator, registry};
@@ -88,12 +89,36 @@ pub fn record_trace_for(
 /// no more than the process's control group leaves, and what the pools could give back.
 #[must_use]
 pub fn available_bytes() -> usize {
-    let mut system = sysinfo::System::new();
-    system.refresh_memory_specifics(sysinfo::MemoryRefreshKind::nothing().with_ram());
-    let group = system.cgroup_limits().map(|limits| limits.free_memory);
-    let available = system.available_memory().min(group.unwrap_or(u64::MAX));
+    let (available, most) = system_memory();
     let cached: usize = inside(|| registry::slots().map(Slot::releasable_bytes).sum());
     // Cached pages that nobody has touched yet take no memory and free none.
-    let most = usize::try_from(system.total_memory()).unwrap_or(usize::MAX);
-    usize::try_from(available).unwrap_or(usize::MAX).saturating_add(cached).min(most)
+    available.saturating_add(cached).min(most)
+}
+
+/// Bytes of memory that the system has available, no more than the process's control group leaves, and bytes
+/// that it has, no more than the group may have.
+fn system_memory() -> (usize, usize) {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory_specifics(sysinfo::MemoryRefreshKind::nothing().with_ram());
+    let (mut available, mut total) = (system.available_memory(), system.total_memory());
+    if let Some(group) = system.cgroup_limits() {
+        available = available.min(group.free_memory.saturating_add(cached_files()).min(group.total_memory));
+        total = total.min(group.total_memory);
+    }
+    let bytes = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    (bytes(available), bytes(total))
+}
+
+/// Bytes of files that the control group counts as its memory, and gives up for whoever needs it.
+fn cached_files() -> u64 {
+    let text = std::fs::read_to_string("/sys/fs/cgroup/memory.stat").unwrap_or_default();
+    let count = |line: &str| line.strip_prefix("inactive_file ")?.trim().parse::<u64>().ok();
+    text.lines().find_map(count).unwrap_or(0)
+}
+
+/// What there is for a host pool that takes memory in advance and leaves this share to others.
+pub(crate) fn available_for(headroom_share: f64) -> Available {
+    let (free_bytes, total_bytes) = system_memory();
+    let headroom_bytes = (total_bytes as f64 * headroom_share) as usize;
+    Available { free_bytes, total_bytes, headroom_bytes }
 }

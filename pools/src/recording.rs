@@ -8,6 +8,7 @@
 //! A forked child has the parent's recordings and its open files. It must not write to them: what the
 //! parent has buffered would stand there twice. So in the child they count as over.
 
+mod input;
 mod output;
 mod recorder;
 
@@ -20,6 +21,7 @@ use crate::device::{DeviceId, Owner};
 use crate::error::PoolError;
 use crate::lock::Lock;
 use crate::thread_state::inside;
+pub(crate) use input::read_trace;
 use output::Output;
 use recorder::Recorder;
 

@@ -8,12 +8,13 @@ use std::fmt;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use mempool_arena::{AddressRange, Arena, ArenaError, Placement, Request, Violation};
+use mempool_arena::{AddressRange, Arena, ArenaError, Placed, Placement, Request, Violation};
 
 use crate::host_upstream::HostUpstream;
 use crate::lock::Lock;
 use crate::os;
 use crate::recording::{self, Change, RecordingId, Source};
+use crate::sizing::growth_bytes;
 use crate::stats::{PoolStats, StepStats};
 use crate::thread_state::inside;
 
@@ -52,6 +53,8 @@ pub(crate) struct Setup {
     pub(crate) placement: Box<dyn Placement>,
     pub(crate) min_bytes: usize,
     pub(crate) hard_limit: bool,
+    /// The pool becomes so many times as large when it grows; `None` for no more than is needed.
+    pub(crate) growth_factor: Option<f64>,
 }
 
 /// What a request gets.
@@ -85,6 +88,7 @@ pub(crate) struct Core {
     id: u64,
     name: String,
     arena: Arena<HostUpstream>,
+    growth_factor: Option<f64>,
     /// The last handle is gone.
     retired: bool,
     at_step_start: StepStats,
@@ -94,6 +98,21 @@ pub(crate) struct Core {
 impl Core {
     fn source(&self) -> Source {
         Source { device: None, pool_id: self.id, order: None }
+    }
+
+    #[inline]
+    fn allocate(&mut self, request: Request) -> Result<Placed, ArenaError> {
+        match self.growth_factor {
+            None => self.arena.allocate(request),
+            Some(factor) => self.allocate_growing(request, factor),
+        }
+    }
+
+    fn allocate_growing(&mut self, request: Request, factor: f64) -> Result<Placed, ArenaError> {
+        match growth_bytes(self.arena.stats().reserved.current, factor, request.size_bytes) {
+            None => self.arena.allocate(request),
+            Some(growth_bytes) => self.arena.allocate_growing(request, growth_bytes),
+        }
     }
 
     /// Tells recordings of what became of a block. The slot's lock is held, so a free is told of before
@@ -144,11 +163,25 @@ impl Slot {
             id,
             name: setup.name,
             arena,
+            growth_factor: setup.growth_factor,
             retired: false,
             at_step_start: StepStats::default(),
             last_step: StepStats::default(),
         });
         assert!(before.is_none(), "slot {} was in use", self.index);
+    }
+
+    /// Takes what the open pool `id` is to have from the start, which it then keeps. The caller is
+    /// [`Inside`](crate::thread_state::Inside) or a pool's maker.
+    pub(crate) fn begin_with(&self, id: u64, bytes: usize) -> Result<(), ArenaError> {
+        let begin = |core: &mut Core| {
+            core.arena.keep(bytes);
+            core.arena.upstream_mut().touch_what_is_mapped(true);
+            let taken = core.arena.take_in_advance(bytes);
+            core.arena.upstream_mut().touch_what_is_mapped(false);
+            taken
+        };
+        inside(|| self.read(id, begin)).unwrap_or(Ok(()))
     }
 
     /// Smaller requests are not this pool's.
@@ -183,7 +216,7 @@ impl Slot {
         let Some(core) = guard.as_mut() else {
             return then(None, Outcome::Overflow);
         };
-        let outcome = match core.arena.allocate(request) {
+        let outcome = match core.allocate(request) {
             Ok(placed) => {
                 core.note(Change::Allocated { addr: placed.addr, size_bytes: request.size_bytes });
                 Outcome::Placed(placed.addr)
@@ -307,12 +340,12 @@ impl Slot {
         inside(|| self.read(id, |core| core.arena.validate())).unwrap_or(Ok(()))
     }
 
-    /// Bytes on free pages, whichever pool the slot holds.
+    /// Bytes on free pages that a trim gives back, whichever pool the slot holds.
     pub(crate) fn releasable_bytes(&self) -> usize {
         let mut core = self.core.lock();
         core.as_mut().map_or(0, |core| {
             core.arena.settle();
-            core.arena.stats().releasable_bytes
+            core.arena.spare_bytes()
         })
     }
 

@@ -306,6 +306,64 @@ fn memory_that_the_system_refuses_is_an_error_and_smaller_requests_work() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_pool_of_fixed_size_that_the_system_refuses_is_an_error_and_leaves_nothing() {
+    const NAME: &str = "a_pool_of_fixed_size_that_the_system_refuses_is_an_error_and_leaves_nothing";
+    if !is_child(NAME) {
+        let output = child(NAME, "ulimit -d 300000;");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    for conf in ["policy:pages", "policy:buckets", "policy:buddy", "policy:bfc", "policy:torch"] {
+        let builder = || MemPool::builder().conf(conf).unwrap().headroom_share(0.0);
+        let error = builder().fixed_size(400 * BIG).build().unwrap_err();
+        let PoolError::Size { asked_bytes, cause: Some(cause), .. } = &error else { panic!("{error}") };
+        assert_eq!(*asked_bytes, 400 * BIG);
+        assert!(cause.to_string().contains("mprotect"), "{conf}: {cause}");
+        // Twice what a refused one could have left fits.
+        let pool = builder().fixed_size(100 * BIG).build().unwrap();
+        assert_eq!(pool.stats().reserved.current, 100 * BIG);
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_memory_of_a_fixed_pool_is_there_and_using_it_faults_no_page() {
+    const NAME: &str = "the_memory_of_a_fixed_pool_is_there_and_using_it_faults_no_page";
+    if !is_child(NAME) {
+        let output = child(NAME, "");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    // Small pages, so that a fault comes with every one of them.
+    mempool_pools::set_huge_pages(false);
+    let before = resident_bytes();
+    let pool = MemPool::builder().fixed_size(64 * BIG).headroom_share(0.0).build().unwrap();
+    assert!(resident_bytes() >= before + 62 * BIG, "{} after {before}", resident_bytes());
+    let faults = minor_faults();
+    let block = pool.with(|| vec![1_u8; 40 * BIG]);
+    assert_eq!(block[20 * BIG], 1);
+    // Of 10,240 pages.
+    assert!(minor_faults() - faults < 200, "{} faults", minor_faults() - faults);
+    drop((block, pool));
+    assert!(resident_bytes() < before + 16 * BIG, "{} after {before}", resident_bytes());
+}
+
+/// Bytes of memory that the process has.
+#[cfg(target_os = "linux")]
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[cfg(target_os = "linux")]
+fn minor_faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    // The eighth field behind the name, which may have blanks in it.
+    stat.rsplit_once(')').unwrap().1.split_whitespace().nth(7).unwrap().parse().unwrap()
+}
+
+#[test]
 fn a_block_freed_twice_ends_the_process_instead_of_the_heap() {
     const NAME: &str = "a_block_freed_twice_ends_the_process_instead_of_the_heap";
     if is_child(NAME) {

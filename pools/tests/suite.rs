@@ -7,6 +7,7 @@ mod lifetime;
 mod recorded;
 mod recording;
 mod scopes;
+mod sizing;
 mod threads;
 
 /// Far above every threshold.

@@ -21,6 +21,7 @@ pub use options::BfcOptions;
 
 use crate::block::{Block, BlockId, BlockState, Blocks};
 use crate::error::{ArenaError, UpstreamError};
+use crate::in_advance::PartInAdvance;
 use crate::invariant::Violation;
 use crate::placement::{LiveBlock, Placed, Placement};
 use crate::range::AddressRange;
@@ -53,6 +54,8 @@ pub struct Bfc {
     free: SizeIndex,
     /// Length of the next region, if the request that needs it is not longer. `None` before the first.
     next_region_bytes: Option<usize>,
+    /// See [`Placement::keep`].
+    kept_bytes: usize,
     stats: Stats,
 }
 
@@ -70,6 +73,7 @@ impl Bfc {
             empty_regions: Vec::new(),
             free: SizeIndex::new(options.granule_bytes),
             next_region_bytes: None,
+            kept_bytes: 0,
             stats: Stats::default(),
             options,
         })
@@ -283,7 +287,17 @@ impl Placement for Bfc {
 
     fn trim(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
         self.release_empty_regions(upstream);
-        self.release_free_regions(upstream, target_bytes)
+        let most_bytes = self.stats.reserved.current.saturating_sub(self.kept_bytes);
+        self.release_free_regions(upstream, target_bytes, most_bytes)
+    }
+
+    fn keep(&mut self, bytes: usize) {
+        self.kept_bytes = bytes;
+    }
+
+    fn part_in_advance(&self, missing_bytes: usize) -> Option<PartInAdvance> {
+        let (part_bytes, most_bytes) = (missing_bytes, usize::MAX);
+        Some(PartInAdvance { part_bytes, small_bytes: 0, most_bytes, moves: false })
     }
 
     fn live_block(&self, addr: usize) -> Option<LiveBlock> {

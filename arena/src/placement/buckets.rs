@@ -27,6 +27,7 @@ pub use options::BucketsOptions;
 use crate::address_space::AddressSpace;
 use crate::block::{BlockId, BlockState, Blocks};
 use crate::error::{ArenaError, UpstreamError};
+use crate::in_advance::PartInAdvance;
 use crate::invariant::Violation;
 use crate::placement::{LiveBlock, Placed, Placement, check_page};
 use crate::range::AddressRange;
@@ -66,6 +67,8 @@ pub struct Buckets {
     /// The most that blocks took at once, as known when pages were last mapped. The figure in `stats` is
     /// its reader's to reset.
     most_allocated_bytes: usize,
+    /// See [`Placement::keep`].
+    kept_bytes: usize,
     stats: Stats,
 }
 
@@ -85,6 +88,7 @@ impl Buckets {
             idle: IdleOrder::default(),
             addresses: AddressSpace::new(options.range_bytes, options.whole_ranges),
             most_allocated_bytes: 0,
+            kept_bytes: 0,
             stats: Stats::default(),
             options,
         })
@@ -128,7 +132,9 @@ impl Buckets {
                     Err(refused) => refused,
                 };
             // When giving up everything would not be enough, nothing is given up.
-            if !self.could_map(wanted, upstream) || self.give_back_oldest(upstream, missing_bytes) == 0 {
+            if !self.could_map(wanted, upstream)
+                || self.give_back_oldest(upstream, missing_bytes, usize::MAX) == 0
+            {
                 if wanted == least {
                     return Err(self.out_of_memory(request.size_bytes, source));
                 }
@@ -223,9 +229,25 @@ impl Placement for Buckets {
     }
 
     fn trim(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
-        let returned = self.give_back_oldest(upstream, target_bytes);
+        let most_bytes = self.stats.reserved.current.saturating_sub(self.kept_bytes);
+        let returned = self.give_back_oldest(upstream, target_bytes, most_bytes);
         self.addresses.release_unused(upstream, &mut self.stats.segments);
         returned
+    }
+
+    fn keep(&mut self, bytes: usize) {
+        self.kept_bytes = bytes;
+    }
+
+    fn part_in_advance(&self, missing_bytes: usize) -> Option<PartInAdvance> {
+        let small_bytes = self.options.small_limit_bytes;
+        // No block is cut from a large one. And what does not fill half a medium segment would take a whole
+        // one, which is more than is missing.
+        let most_bytes = self.options.medium_limit_bytes;
+        let part_bytes = missing_bytes.min(most_bytes);
+        let fits = part_bytes >= self.options.medium_segment_bytes / 2;
+        let part_bytes = if fits { part_bytes } else { small_bytes };
+        Some(PartInAdvance { part_bytes, small_bytes, most_bytes, moves: false })
     }
 
     fn live_block(&self, addr: usize) -> Option<LiveBlock> {

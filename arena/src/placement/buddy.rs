@@ -11,6 +11,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::buddy_tree::BuddyTree;
 use crate::error::{ArenaError, MapError, UpstreamError};
+use crate::in_advance::PartInAdvance;
 use crate::invariant::Violation;
 use crate::page_map::PageMap;
 use crate::placement::{DEFAULT_RANGE_BYTES, LiveBlock, Placed, Placement, check_granule, check_page};
@@ -60,6 +61,8 @@ pub struct Buddy {
     live: HashMap<usize, Live, FxBuildHasher>,
     /// By the first address of the region.
     regions: std::collections::BTreeMap<usize, Region>,
+    /// See [`Placement::keep`].
+    kept_bytes: usize,
     stats: Stats,
 }
 
@@ -83,6 +86,7 @@ impl Buddy {
             options,
             live: HashMap::default(),
             regions: std::collections::BTreeMap::new(),
+            kept_bytes: 0,
             stats: Stats::default(),
         })
     }
@@ -362,6 +366,8 @@ impl Placement for Buddy {
     }
 
     fn trim(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
+        let spare = self.stats.reserved.current.saturating_sub(self.kept_bytes);
+        let target_bytes = target_bytes.min(spare & !(self.page_bytes - 1));
         let returned = self.unmap_free_pages(upstream, target_bytes, AddressRange::new(0, 0));
         let starts: Vec<usize> = self.regions.keys().copied().collect();
         for start in starts {
@@ -380,6 +386,15 @@ impl Placement for Buddy {
         }
         self.count_splits();
         returned
+    }
+
+    fn keep(&mut self, bytes: usize) {
+        self.kept_bytes = bytes;
+    }
+
+    fn part_in_advance(&self, missing_bytes: usize) -> Option<PartInAdvance> {
+        let part_bytes = 1 << missing_bytes.max(1).ilog2();
+        Some(PartInAdvance { part_bytes, small_bytes: 0, most_bytes: usize::MAX, moves: false })
     }
 
     fn live_block(&self, addr: usize) -> Option<LiveBlock> {

@@ -23,6 +23,7 @@ mod validate;
 
 use crate::block::{Block, BlockId, BlockState, Blocks};
 use crate::error::{ArenaError, UpstreamError};
+use crate::in_advance::PartInAdvance;
 use crate::invariant::Violation;
 use crate::lifetimes::{Expected, Lifetimes};
 use crate::page_map::PageMap;
@@ -128,6 +129,8 @@ pub struct Pages {
     zones: [Zone; 3],
     segments: Vec<Option<Segment>>,
     stats: Stats,
+    /// See [`Placement::keep`].
+    kept_bytes: usize,
     /// Upstream maps handles.
     handles: bool,
     lifetimes: Option<Lifetimes>,
@@ -168,6 +171,7 @@ impl Pages {
         Ok(Self {
             zones: [zone(), zone(), zone()],
             lifetimes: options.separate_lifetimes.then(Lifetimes::default),
+            kept_bytes: 0,
             handles: false,
             apart_until: 0,
             frees: 0,
@@ -499,9 +503,23 @@ impl Placement for Pages {
 
     fn trim(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
         self.settle();
-        let returned = self.unmap_free_pages(upstream, target_bytes);
+        let most_bytes = self.stats.reserved.current.saturating_sub(self.kept_bytes) & !(self.page_bytes - 1);
+        let returned = self.unmap_free_pages(upstream, target_bytes.min(most_bytes), most_bytes);
         self.release_empty_segments(upstream);
         returned
+    }
+
+    fn keep(&mut self, bytes: usize) {
+        self.kept_bytes = bytes;
+    }
+
+    fn part_in_advance(&self, missing_bytes: usize) -> Option<PartInAdvance> {
+        let small_bytes = self.options.small_limit_bytes;
+        // A shorter range would be one of the usual length, which is more than is missing.
+        let fits = self.whole_range_bytes(LARGE).is_none_or(|usual| missing_bytes > usual / 2);
+        let part_bytes = if fits { missing_bytes } else { small_bytes };
+        let moves = self.options.mode == Mode::Moving;
+        Some(PartInAdvance { part_bytes, small_bytes, most_bytes: usize::MAX, moves })
     }
 
     fn live_block(&self, addr: usize) -> Option<LiveBlock> {

@@ -19,6 +19,7 @@ pub use options::TorchOptions;
 
 use crate::block::{Block, BlockId, BlockState, Blocks};
 use crate::error::{ArenaError, MapError, UpstreamError};
+use crate::in_advance::PartInAdvance;
 use crate::invariant::Violation;
 use crate::placement::{LiveBlock, Placed, Placement, check_page};
 use crate::range::AddressRange;
@@ -61,6 +62,8 @@ pub struct Torch {
     searches: u64,
     /// How many searches there had been when a block that is a whole large segment became free.
     free_since: HashMap<u32, u64>,
+    /// See [`Placement::keep`].
+    kept_bytes: usize,
     stats: Stats,
 }
 
@@ -81,6 +84,7 @@ impl Torch {
             unmapped: [BTreeSet::new(), BTreeSet::new()],
             searches: 0,
             free_since: HashMap::new(),
+            kept_bytes: 0,
             stats: Stats::default(),
         })
     }
@@ -377,16 +381,25 @@ impl Torch {
         free.filter(|&id| self.segment_of(id).page_bytes.is_none() && self.is_whole_segment(id)).collect()
     }
 
-    /// Gives free segments and free pages back until `target_bytes` are returned.
-    fn release_cached(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
+    /// Gives free segments and free pages back until `target_bytes` are returned, and no more than
+    /// `most_bytes`.
+    fn release_cached(
+        &mut self,
+        upstream: &mut dyn Upstream,
+        target_bytes: usize,
+        most_bytes: usize,
+    ) -> usize {
         let mut returned = 0;
         for id in self.whole_segments() {
             if returned >= target_bytes {
                 return returned;
             }
-            returned += self.release_segment(id, upstream);
+            if self.blocks.get(id).len <= most_bytes - returned {
+                returned += self.release_segment(id, upstream);
+            }
         }
-        returned + self.unmap_expandable(upstream, target_bytes - returned.min(target_bytes))
+        let target_bytes = target_bytes - returned.min(target_bytes);
+        returned + self.unmap_expandable(upstream, target_bytes, most_bytes - returned)
     }
 
     /// Gives back what is too large to be split: one block that is as large as the request, else
@@ -424,8 +437,10 @@ impl Torch {
             let mean = ages.iter().map(|&(age, _)| age as f64).sum::<f64>() / ages.len() as f64;
             freed_one = false;
             for (age, id) in ages {
-                if over > 0 && age as f64 >= mean {
-                    let released = self.release_segment(BlockId::from_number(id), upstream);
+                let id = BlockId::from_number(id);
+                let spare = self.stats.reserved.current.saturating_sub(self.kept_bytes);
+                if over > 0 && age as f64 >= mean && self.blocks.get(id).len <= spare {
+                    let released = self.release_segment(id, upstream);
                     freed_one |= released > 0;
                     over = over.saturating_sub(released);
                 }
@@ -454,6 +469,15 @@ impl Torch {
         if got.is_err() && self.release_oversize(needed, upstream) {
             got = take(self, upstream);
         }
+        // Memory in advance is one long segment, of which some is always used: small requests that are more
+        // than was expected would fail beside it. PyTorch has none, and does not do this.
+        if got.is_err()
+            && pool == SMALL
+            && self.kept_bytes > 0
+            && let Some(id) = self.take_free(LARGE, needed)
+        {
+            return Ok(self.carve(id, request, len, true));
+        }
         if let Err((missing, source)) = &got {
             // When giving up everything would not be enough, nothing is given up.
             let spare_bytes = self.stats.releasable_bytes;
@@ -462,7 +486,7 @@ impl Torch {
             } else {
                 self.stats.reserved.current - spare_bytes + missing > upstream.capacity_bytes()
             };
-            if !hopeless && self.release_cached(upstream, usize::MAX) > 0 {
+            if !hopeless && self.release_cached(upstream, usize::MAX, usize::MAX) > 0 {
                 got = take(self, upstream);
             }
         }
@@ -576,11 +600,23 @@ impl Placement for Torch {
         for slot in std::mem::take(&mut self.without_memory) {
             self.release_range(slot as usize, upstream);
         }
-        let returned = self.release_cached(upstream, target_bytes);
+        let most_bytes = self.stats.reserved.current.saturating_sub(self.kept_bytes);
+        let returned = self.release_cached(upstream, target_bytes, most_bytes);
         if self.options.expandable_segments {
             (0..self.segments.len()).for_each(|slot| self.release_range(slot, upstream));
         }
         returned
+    }
+
+    fn keep(&mut self, bytes: usize) {
+        self.kept_bytes = bytes;
+    }
+
+    fn part_in_advance(&self, missing_bytes: usize) -> Option<PartInAdvance> {
+        let part_bytes = self.options.part_in_advance(missing_bytes);
+        // What is too large to be split is for requests that are as large.
+        let most_bytes = self.options.max_split_bytes.map_or(usize::MAX, |least| least - 1);
+        Some(PartInAdvance { part_bytes, small_bytes: self.options.small_bytes, most_bytes, moves: false })
     }
 
     fn live_block(&self, addr: usize) -> Option<LiveBlock> {

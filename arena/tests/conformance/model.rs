@@ -17,6 +17,8 @@ pub struct Checked {
     pub arena: Arena<SimulatedUpstream>,
     pub live: Vec<Live>,
     limit_bytes: Option<usize>,
+    /// What the arena was told to keep, if its policy does.
+    pub kept_bytes: usize,
 }
 
 fn addr_and_end(block: &LiveBlock) -> (usize, usize) {
@@ -25,7 +27,7 @@ fn addr_and_end(block: &LiveBlock) -> (usize, usize) {
 
 impl Checked {
     pub fn new(arena: Arena<SimulatedUpstream>, limit_bytes: Option<usize>) -> Self {
-        Self { arena, live: Vec::new(), limit_bytes }
+        Self { arena, live: Vec::new(), limit_bytes, kept_bytes: 0 }
     }
 
     pub fn allocate(&mut self, requested: usize, align: usize) -> Option<Placed> {
@@ -38,6 +40,38 @@ impl Checked {
         }
         self.live.push(Live { addr: placed.addr, requested, align });
         Some(placed)
+    }
+
+    pub fn allocate_growing(&mut self, requested: usize, growth_bytes: usize) {
+        let before = self.arena.stats().clone();
+        let Ok(placed) = self.arena.allocate_growing(Request::new(requested), growth_bytes) else { return };
+        let now = self.arena.stats();
+        assert_eq!(now.hits + now.misses, before.hits + before.misses + 1, "one request is counted");
+        if now.growths > before.growths {
+            assert!(!placed.hit, "what memory was mapped for is no hit");
+        }
+        self.live.push(Live { addr: placed.addr, requested, align: 1 });
+    }
+
+    /// Takes memory in advance: no figure of requests tells of it.
+    pub fn take_in_advance(&mut self, bytes: usize) {
+        let before = self.arena.stats().clone();
+        let taken = self.arena.take_in_advance(bytes);
+        let now = self.arena.stats();
+        if taken.is_ok() {
+            assert!(now.reserved.current >= before.reserved.current + bytes);
+        }
+        assert_eq!(now.requested, before.requested);
+        assert_eq!((now.allocated, now.active, now.blocks), (before.allocated, before.active, before.blocks));
+        assert_eq!((now.hits, now.misses, now.failures), (before.hits, before.misses, before.failures));
+        assert_eq!(now.buckets, before.buckets);
+    }
+
+    pub fn keep(&mut self, bytes: usize) {
+        self.arena.keep(bytes);
+        if self.arena.placement().part_in_advance(PAGE_BYTES).is_some() {
+            self.kept_bytes = bytes;
+        }
     }
 
     pub fn free(&mut self, at: usize) {
@@ -102,6 +136,7 @@ impl Checked {
             self.free(self.live.len() - 1);
         }
         self.check();
+        self.keep(0);
         let reserved = self.arena.stats().reserved.current;
         assert_eq!(self.arena.trim(usize::MAX), reserved);
         self.arena.release_all().unwrap();

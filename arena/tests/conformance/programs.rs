@@ -11,6 +11,9 @@ pub enum Step {
     Free(prop::sample::Index),
     Resize(prop::sample::Index, usize),
     Trim(usize),
+    TakeInAdvance(usize),
+    AllocateGrowing { size: usize, growth_bytes: usize },
+    Keep(usize),
     FailMap { number: u64, partial_pages: usize },
     FailUnmap { number: u64, partial_pages: usize },
     FailReserve(u64),
@@ -37,6 +40,10 @@ pub fn step() -> impl Strategy<Value = Step> {
         10 => any_block.clone().prop_map(Step::Free),
         3 => (any_block, size()).prop_map(|(at, size)| Step::Resize(at, size)),
         1 => prop_oneof![Just(usize::MAX), 0..1_000_000_usize].prop_map(Step::Trim),
+        1 => (0..3_000_000_usize).prop_map(Step::TakeInAdvance),
+        2 => (size(), 0..2_000_000_usize)
+            .prop_map(|(size, growth_bytes)| Step::AllocateGrowing { size, growth_bytes }),
+        1 => prop_oneof![Just(0), 0..3_000_000_usize].prop_map(Step::Keep),
         1 => (1..4_u64, 0..4_usize)
             .prop_map(|(number, partial_pages)| Step::FailMap { number, partial_pages }),
         1 => (1..4_u64, 0..4_usize)
@@ -64,7 +71,12 @@ pub fn run(make: MakePlacement, limit_bytes: Option<usize>, steps: Vec<Step>) {
                 let before = checked.arena.stats().reserved.current;
                 let returned = checked.arena.trim(target);
                 assert_eq!(before - returned, checked.arena.stats().reserved.current);
+                let least = before.min(checked.kept_bytes);
+                assert!(checked.arena.stats().reserved.current >= least, "no less than {least} stays");
             }
+            Step::TakeInAdvance(bytes) => checked.take_in_advance(bytes),
+            Step::AllocateGrowing { size, growth_bytes } => checked.allocate_growing(size, growth_bytes),
+            Step::Keep(bytes) => checked.keep(bytes),
             Step::FailMap { number, partial_pages } => {
                 checked.arena.upstream_mut().fail_map(number);
                 checked.arena.upstream_mut().complete_before_failing(partial_pages);

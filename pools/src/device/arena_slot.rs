@@ -241,8 +241,27 @@ impl ArenaCore {
         request: Request,
         stream: Option<Stream>,
     ) -> Result<Placed, ArenaError> {
+        self.place_new(stream, request, |arena| arena.allocate(request))
+    }
+
+    /// As [`allocate`](Self::allocate); where new memory is needed `growth_bytes` are taken, if they can be.
+    pub(crate) fn allocate_growing(
+        &mut self,
+        request: Request,
+        growth_bytes: usize,
+        stream: Option<Stream>,
+    ) -> Result<Placed, ArenaError> {
+        self.place_new(stream, request, |arena| arena.allocate_growing(request, growth_bytes))
+    }
+
+    fn place_new(
+        &mut self,
+        stream: Option<Stream>,
+        request: Request,
+        place: impl FnOnce(&mut Arena<DeviceUpstream>) -> Result<Placed, ArenaError>,
+    ) -> Result<Placed, ArenaError> {
         self.arena.upstream_mut().serve(stream);
-        let placed = self.arena.allocate(request);
+        let placed = place(&mut self.arena);
         self.arena.upstream_mut().serve(None);
         if let Ok(placed) = &placed {
             self.note(Change::Allocated { addr: placed.addr, size_bytes: request.size_bytes });

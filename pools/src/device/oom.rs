@@ -122,6 +122,12 @@ pub(crate) fn make_room(
     request: Request,
     refused: ArenaError,
 ) -> Option<usize> {
+    let placed = find_room(pool, call, request, refused);
+    pool.fill_up(call);
+    placed
+}
+
+fn find_room(pool: &'static PoolSlot, call: &Call, request: Request, refused: ArenaError) -> Option<usize> {
     let device = pool.device;
     let default = device.default_pool();
     let refused = RefCell::new(refused);
@@ -147,10 +153,12 @@ pub(crate) fn make_room(
         return Some(addr);
     }
     // The pool's own other memory, then the default pool's and that of pools that are no more.
-    if pool.trim(usize::MAX) > 0
-        && let Some(addr) = again(true)
-    {
-        return Some(addr);
+    for target_bytes in pool.own_targets(request) {
+        if pool.trim_for_own(call, target_bytes) > 0
+            && let Some(addr) = again(true)
+        {
+            return Some(addr);
+        }
     }
     // A pool at its own limit gains nothing by what others give up.
     let at_limit = || is_at_limit(pool, &refused.borrow());
@@ -182,7 +190,7 @@ pub(crate) fn make_room(
         for pool in device.pools() {
             pool.flush();
         }
-        pool.trim(usize::MAX);
+        pool.trim_for_own(call, usize::MAX);
         if let Some(addr) = again(true) {
             return Some(addr);
         }

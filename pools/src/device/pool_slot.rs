@@ -3,6 +3,8 @@
 //! Slots are never freed, only used again. A pool ends when its last handle is gone, its last
 //! block is freed and no graph uses its memory any more; whoever notices tears it down.
 
+mod sizes;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -10,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use mempool_arena::{Request, Stats, UpstreamError, Violation};
 
+use self::sizes::Sizes;
 use crate::blocks::Blocks;
 use crate::device::arena_slot::{ArenaCore, ArenaSlot, Owner};
 use crate::device::driver::{Event, Stream, StreamId};
@@ -50,6 +53,7 @@ pub(crate) struct PoolSlot {
     /// Share of the allowed bytes, as bits of an `f64`; 0 for none.
     garbage_collection_threshold: AtomicU64,
     release_threshold_bytes: AtomicUsize,
+    sizes: Sizes,
     /// Bytes the pool holds, and the most it held.
     held: AtomicUsize,
     held_peak: AtomicUsize,
@@ -99,6 +103,7 @@ impl PoolSlot {
             guard: AtomicBool::new(false),
             garbage_collection_threshold: AtomicU64::new(0),
             release_threshold_bytes: AtomicUsize::new(usize::MAX),
+            sizes: Sizes::default(),
             held: AtomicUsize::new(0),
             held_peak: AtomicUsize::new(0),
             held_total: AtomicU64::new(0),
@@ -120,6 +125,7 @@ impl PoolSlot {
         self.set_limit(options.limit_bytes);
         self.set_garbage_collection_threshold(options.garbage_collection_threshold);
         self.set_release_threshold(options.release_threshold_bytes);
+        self.sizes.open(options.growth_factor, options.headroom_share);
         for counter in [&self.bypassed_count, &self.bypassed_bytes, &self.refused_count, &self.refused_bytes]
         {
             counter.store(0, Ordering::Relaxed);
@@ -288,9 +294,13 @@ impl PoolSlot {
     #[cold]
     fn allocate_slowly(&'static self, call: &Call, request: Request) -> Allocation {
         self.collect_garbage(call, request.size_bytes);
+        let growth_bytes = self.growth_for(call, request);
         let placed = self.with_arena(call, |core| {
             core.drain();
-            core.allocate(request, call.waitable())
+            match growth_bytes {
+                None => core.allocate(request, call.waitable()),
+                Some(growth_bytes) => core.allocate_growing(request, growth_bytes, call.waitable()),
+            }
         });
         let refused = match placed {
             Ok(Ok(placed)) => return Allocation::Block(placed.addr),
@@ -440,9 +450,15 @@ impl PoolSlot {
         }
     }
 
-    /// Gives free pages back until `target_bytes` are returned or none is left that is idle or
-    /// that waiting makes so, and returns how many bytes it were.
+    /// Gives free pages back until `target_bytes` are returned or none is left that is not kept, and is idle or
+    /// made so by waiting, and returns how many bytes it were.
     pub(crate) fn trim(&'static self, target_bytes: usize) -> usize {
+        self.deal_out();
+        self.trim_arenas(target_bytes)
+    }
+
+    /// As [`trim`](Self::trim), where each arena keeps what it was told last.
+    fn trim_arenas(&'static self, target_bytes: usize) -> usize {
         let held = self.held_bytes();
         let trimmed = self.device.with_context(|| {
             let mut wanted = target_bytes;
@@ -522,6 +538,7 @@ impl PoolSlot {
     /// Notes that the last handle of the pool is gone.
     pub(crate) fn retire(&'static self, id: u64) {
         if self.id() == id {
+            self.keep_nothing();
             self.retired.store(true, Ordering::Release);
             self.close_if_unused();
         }
@@ -621,13 +638,13 @@ impl PoolSlot {
         self.for_each_arena(|core| core.list_live(recording));
     }
 
-    /// Bytes on free pages.
+    /// Bytes on free pages that a trim gives back.
     pub(crate) fn releasable_bytes(&'static self) -> usize {
         let mut bytes = 0;
         self.for_each_arena(|core| {
             if !core.serves_graph() {
                 core.arena.settle();
-                bytes += core.arena.stats().releasable_bytes + core.arena.upstream().set_aside_bytes();
+                bytes += core.arena.spare_bytes() + core.arena.upstream().set_aside_bytes();
             }
         });
         bytes

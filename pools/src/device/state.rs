@@ -19,6 +19,7 @@ use crate::device::upstream::SEGMENT_UNIT_BYTES;
 use crate::error::PoolError;
 use crate::lock::Lock;
 use crate::recording::RecordingId;
+use crate::sizing::Available;
 use crate::{os, registry};
 
 /// Ordered against `usize::MAX`, which stands for no limit.
@@ -107,12 +108,15 @@ impl DeviceState {
     pub(crate) fn default_pool(&'static self) -> &'static PoolSlot {
         self.default.get_or_init(|| {
             let slot = PoolSlot::leak(self);
-            let (setup, problem) = default_setup_on(self);
+            let (setup, start, problem) = default_setup_on(self);
             // What is malformed was told when it was read.
             if let Some(error) = problem.filter(|error| !matches!(error, PoolError::Environment { .. })) {
                 os::report(format_args!("the default pool has default options: {error}"));
             }
             slot.open(registry::DEFAULT_ID, setup);
+            if let Some(Err(error)) = start.map(|start| slot.begin_with(start)) {
+                os::report(format_args!("the default pool begins without memory: {error}"));
+            }
             self.pools.lock().slots.push(slot);
             slot
         })
@@ -274,6 +278,16 @@ impl DeviceState {
 
     pub(crate) fn set_headroom(&self, bytes: usize) {
         self.headroom.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What there is for a pool that takes memory in advance and leaves this share to others.
+    pub(crate) fn available_for(&self, headroom_share: f64) -> Result<Available, PoolError> {
+        let (free, total_bytes) = self.memory_info()?;
+        let allowed = self.allowed_bytes().saturating_sub(self.physical.load(Ordering::Relaxed));
+        let headroom_bytes = self.headroom_bytes().max((total_bytes as f64 * headroom_share) as usize);
+        // What others have to leave does not count against what pools may have.
+        let free_bytes = free.min(allowed.saturating_add(headroom_bytes));
+        Ok(Available { free_bytes, total_bytes, headroom_bytes })
     }
 
     /// Free and total bytes of the device.

@@ -96,3 +96,32 @@ fn a_threshold_is_the_placements_where_it_has_one_and_else_the_pools() {
     assert_eq!(got.placement, Conf::of(Policy::Buckets));
     assert_eq!(got.garbage_collection_threshold, Some(0.5));
 }
+
+#[test]
+fn sizes_are_read_and_count_only_where_they_are_chosen() {
+    use crate::sizing::PoolSize;
+    let read = options("fixed_size_mb:64,growth_factor:1.5,headroom_percent:12.5");
+    assert_eq!(read.size, Some(PoolSize::Fixed(64 << 20)));
+    assert_eq!((read.growth_factor, read.headroom_share), (Some(1.5), Some(0.125)));
+    assert_eq!(options("fixed_size_mb:64,initial_size_mb:2").size, Some(PoolSize::Initial(2 << 20)));
+    assert_eq!(options("initial_size_mb:2,fixed_size_mb:all").size, Some(PoolSize::AllButHeadroom));
+    for wrong in [
+        "fixed_size_mb:1",
+        "fixed_size_mb:-1",
+        "initial_size_mb:all",
+        "growth_factor:0.9",
+        "growth_factor:17",
+        "growth_factor:NaN",
+        "headroom_percent:51",
+        "headroom_percent:-1",
+    ] {
+        assert!(wrong.parse::<PoolOptions>().is_err(), "{wrong}");
+    }
+    let got = resolved("", "fixed_size_mb:64,headroom_percent:20");
+    assert_eq!((got.size, got.headroom_share), (None, 0.1));
+    // A policy of the environment without sizes is not that of a pool for which one was chosen.
+    let got = resolved("initial_size_mb:8", "policy:simple");
+    assert_eq!((got.placement.policy(), got.size), (Policy::Pages, Some(PoolSize::Initial(8 << 20))));
+    let around = options("fixed_size_mb:64,limit_mb:80").only_sizes();
+    assert_eq!((around.size, around.limit_bytes), (Some(PoolSize::Fixed(64 << 20)), None));
+}

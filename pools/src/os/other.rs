@@ -13,6 +13,10 @@ pub(crate) fn commit(range: AddressRange, _: bool) -> Result<(), UpstreamError> 
     Err(UpstreamError::AddressSpace { requested_bytes: range.len })
 }
 
+pub(crate) fn populate(range: AddressRange) -> Result<(), UpstreamError> {
+    Err(UpstreamError::AddressSpace { requested_bytes: range.len })
+}
+
 pub(crate) fn decommit(range: AddressRange) -> Result<(), UpstreamError> {
     Err(UpstreamError::AddressSpace { requested_bytes: range.len })
 }

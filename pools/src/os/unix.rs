@@ -12,6 +12,9 @@ static HOLES: AtomicUsize = AtomicUsize::new(0);
 /// A quarter of the mappings that Linux allows a process.
 const MAX_HOLES: usize = 16 << 10;
 
+/// No system has smaller pages.
+const SMALLEST_PAGE_BYTES: usize = 4096;
+
 /// Reserves `len` bytes of address space that nothing can be read from or written to.
 ///
 /// Not `MAP_NORESERVE`: such a mapping would evade the system's own judgement of how much may be
@@ -39,6 +42,29 @@ pub(crate) fn commit(range: AddressRange, huge_pages: bool) -> Result<(), Upstre
     let _ = HOLES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |holes| holes.checked_sub(1));
     if huge_pages {
         advise_huge_pages(range);
+    }
+    Ok(())
+}
+
+/// Has the system find memory for a range that was just committed, where nothing lies yet.
+pub(crate) fn populate(range: AddressRange) -> Result<(), UpstreamError> {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: `range` lies in the range this crate reserved and is committed; its contents stay as they
+        // are.
+        let result = unsafe { libc::madvise(pointer(range.start), range.len, libc::MADV_POPULATE_WRITE) };
+        if result == 0 {
+            return Ok(());
+        }
+        let error = last_error("madvise", range.len);
+        if matches!(error, UpstreamError::Os { code: libc::ENOMEM, .. }) {
+            return Err(error);
+        }
+        // Before Linux 5.14 there is no such advice.
+    }
+    for addr in (range.start..range.end()).step_by(SMALLEST_PAGE_BYTES) {
+        // SAFETY: `range` is committed memory of this crate's, in which no object lies yet; it reads as zero.
+        unsafe { pointer(addr).cast::<u8>().write_volatile(0) };
     }
     Ok(())
 }

@@ -15,5 +15,6 @@ mod random;
 mod recorded;
 mod recording;
 mod shortage;
+mod sizing;
 
 mod world;

@@ -127,10 +127,22 @@ const BESIDES: &[&str] = &[
     "guard:True,limit_mb:24,garbage_collection_threshold:0.7",
 ];
 
+/// What a pool can have besides whose memory serves requests of other sizes than it was taken for.
+const SIZES: &[&str] = &[
+    "fixed_size_mb:20,headroom_percent:0",
+    "initial_size_mb:6,headroom_percent:5",
+    "growth_factor:2,guard:True,limit_mb:40",
+    "initial_size_mb:10,growth_factor:1.5,headroom_percent:0,garbage_collection_threshold:0.4,release_threshold_mb:2",
+];
+
 /// Every kind of pool, as options spell it; the first is that of a pool without options.
 pub fn kinds() -> Vec<String> {
     let all = PLACEMENTS.iter().flat_map(|how| BESIDES.iter().map(move |besides| format!("{how},{besides}")));
-    std::iter::once(String::new()).chain(all).collect()
+    let sized = PLACEMENTS.iter().filter(|how| {
+        !["policy:none", "policy:simple", "no_split:True"].iter().any(|without| how.ends_with(without))
+    });
+    let sized = sized.flat_map(|how| SIZES.iter().map(move |size| format!("{how},{size}")));
+    std::iter::once(String::new()).chain(all).chain(sized).collect()
 }
 
 pub fn ops(with_failures: bool) -> impl Strategy<Value = Vec<Op>> {
@@ -330,6 +342,8 @@ impl Program {
             }
             // A device without virtual memory management.
             Err(PoolError::NeedsMapping { .. }) => {}
+            // A device that has less than the pool is to begin with, or whose driver refuses it.
+            Err(PoolError::Size { .. }) => {}
             Err(error) => panic!("{kind}: {error}"),
         }
     }

@@ -218,3 +218,34 @@ fn a_pool_may_have_tens_of_thousands_of_segments() {
         assert_eq!((pool.stats().segments.current, pool.stats().reserved.current), (0, 0), "{policy}");
     }
 }
+
+#[test]
+fn sizes_in_the_environment_are_those_of_default_pools_of_devices() {
+    const NAME: &str = "conf::sizes_in_the_environment_are_those_of_default_pools_of_devices";
+    if !is_child(NAME) {
+        assert_eq!(child_with(NAME, "initial_size_mb:64,growth_factor:2").find("candle-mempool"), None);
+        return;
+    }
+    let (_simulator, platform) = machine();
+    let device = platform.device(0).unwrap();
+    assert_eq!(device.default_pool().stats().reserved.current, 64 * BIG);
+    assert_eq!(device.empty_cache(), 0);
+    assert_eq!(device.pool().unwrap().stats().reserved.current, 0);
+    assert_eq!(MemPool::new().unwrap().stats().reserved.current, 0);
+    assert!(default_pool().unwrap().stats().reserved.current < 64 * BIG);
+}
+
+#[test]
+fn a_default_pool_whose_size_cannot_be_had_says_so_and_serves() {
+    const NAME: &str = "conf::a_default_pool_whose_size_cannot_be_had_says_so_and_serves";
+    if !is_child(NAME) {
+        let errors = child_with(NAME, "fixed_size_mb:1024");
+        assert!(errors.contains("1073741824 bytes were to be taken"), "{errors}");
+        assert!(errors.contains("268435456"), "{errors}");
+        return;
+    }
+    let (_simulator, platform) = machine();
+    let device = platform.device(0).unwrap();
+    assert_eq!(device.default_pool().stats().reserved.current, 0);
+    assert!(matches!(platform.allocate(BIG, Stream::PER_THREAD), Allocation::Block(_)));
+}

@@ -199,15 +199,22 @@ impl Bfc {
         }
     }
 
-    /// Gives regions back of which nothing is used, until `target_bytes` are returned.
-    pub(super) fn release_free_regions(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
+    /// Gives regions back of which nothing is used, until `target_bytes` are returned, and no more than
+    /// `most_bytes`.
+    pub(super) fn release_free_regions(
+        &mut self,
+        upstream: &mut dyn Upstream,
+        target_bytes: usize,
+        most_bytes: usize,
+    ) -> usize {
         let mut returned = 0;
         for slot in 0..self.regions.len() {
             if returned >= target_bytes {
                 break;
             }
             let Some(Region { first_block: id, .. }) = self.regions[slot] else { continue };
-            if self.is_free(id) && is_whole_region(self.blocks.get(id)) {
+            let fits = |len: usize| len <= most_bytes - returned;
+            if self.is_free(id) && is_whole_region(self.blocks.get(id)) && fits(self.blocks.get(id).len) {
                 returned += self.unmap_region(id, upstream);
             }
         }
@@ -223,6 +230,6 @@ impl Bfc {
         self.options.garbage_collection
             && spare_bytes > 0
             && needed <= most.saturating_sub(self.stats.reserved.current)
-            && self.release_free_regions(upstream, usize::MAX) > 0
+            && self.release_free_regions(upstream, usize::MAX, usize::MAX) > 0
     }
 }

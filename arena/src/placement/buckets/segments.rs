@@ -129,16 +129,23 @@ impl Buckets {
         done
     }
 
-    /// Gives segments back that are free for longest, until `target_bytes` are returned or none is left,
-    /// and returns how many bytes it were.
-    pub(super) fn give_back_oldest(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
+    /// Gives segments back that are free for longest, until `target_bytes` are returned or none is left
+    /// with which it were no more than `most_bytes`, and returns how many bytes it were.
+    pub(super) fn give_back_oldest(
+        &mut self,
+        upstream: &mut dyn Upstream,
+        target_bytes: usize,
+        most_bytes: usize,
+    ) -> usize {
         let mut returned = 0;
         let mut next = self.idle.oldest();
         while let Some(slot) = next
             && returned < target_bytes
         {
             next = self.idle.newer_than(slot);
-            returned += self.give_back(slot, upstream);
+            if self.segment(slot).mapped.len <= most_bytes - returned {
+                returned += self.give_back(slot, upstream);
+            }
         }
         returned
     }
@@ -162,7 +169,8 @@ impl Buckets {
         let most = self.most_allocated_bytes.max(self.stats.allocated.current.saturating_add(len));
         let most = most as u128 * (100 + percent as u128) / 100;
         let over = reserved.saturating_sub(usize::try_from(most).unwrap_or(usize::MAX));
-        self.give_back_oldest(upstream, over);
+        // What is given back is replaced by what is mapped now.
+        self.give_back_oldest(upstream, over, reserved.saturating_sub(self.kept_bytes));
     }
 
     /// After a block of this segment ended: gives back what is kept beyond the option.
@@ -172,11 +180,13 @@ impl Buckets {
         if self.stats.releasable_bytes <= most {
             return;
         }
+        let spare = |this: &Self| this.stats.reserved.current.saturating_sub(this.kept_bytes);
         // One that is too long by itself goes alone, and not behind all the others.
-        if self.segment(slot).mapped.len > most && self.is_whole(self.segment(slot).first_block) {
+        let len = self.segment(slot).mapped.len;
+        if len > most && len <= spare(self) && self.is_whole(self.segment(slot).first_block) {
             self.give_back(slot, upstream);
         }
         let over = self.stats.releasable_bytes.saturating_sub(most);
-        self.give_back_oldest(upstream, over);
+        self.give_back_oldest(upstream, over, spare(self));
     }
 }

@@ -158,7 +158,8 @@ impl Pages {
         let slot = self.blocks.get(id).segment as usize;
         let mapped = self.pages_mut(slot).mapped_page_count(touched) * self.page_bytes;
         let live = self.stats.requested.peak.max(self.stats.requested.current + requested);
-        let most = live + live / SLACK_PARTS + live / MORE_SLACK_PARTS * self.more_slack;
+        let slack = live / SLACK_PARTS + live / MORE_SLACK_PARTS * self.more_slack;
+        let most = (live + slack).max(self.kept_bytes);
         let wanted = self.stats.reserved.current + touched.len - mapped;
         let mut over = wanted.saturating_sub(most);
         // A request that nothing makes room for moves nothing either.
@@ -312,7 +313,7 @@ impl Pages {
     /// Gives a handle's memory back and returns its bytes.
     fn give_up(&mut self, handle: &FreeHandle, id: BlockId, upstream: &mut dyn Upstream) -> usize {
         let bytes = self.change_free(handle.block, id, |this| {
-            this.unmap_pages(handle.block, handle.range, handle.range.len, upstream)
+            this.unmap_pages(handle.block, handle.range, handle.range.len, usize::MAX, upstream)
         });
         self.note_moved(bytes);
         bytes

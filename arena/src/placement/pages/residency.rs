@@ -35,6 +35,28 @@ impl Pages {
         kind: Kind,
         upstream: &mut dyn Upstream,
     ) -> Result<Placed, ArenaError> {
+        let served = self.map_for(request, len, kind, upstream);
+        // Memory in advance is one long range where ranges are mapped whole, of which some is always used:
+        // small requests that are more than was expected would fail beside it.
+        let beside = kind.zone == SMALL && self.options.whole_ranges && self.kept_bytes > 0;
+        if beside
+            && matches!(served, Err(ArenaError::OutOfMemory { .. }))
+            && let Some(placed) = self.place_mapped(request, len, Kind { zone: LARGE, ..kind })
+        {
+            self.stats.failures -= 1;
+            return Ok(placed);
+        }
+        served
+    }
+
+    /// Maps pages for a request, and serves it.
+    fn map_for(
+        &mut self,
+        request: Request,
+        len: usize,
+        kind: Kind,
+        upstream: &mut dyn Upstream,
+    ) -> Result<Placed, ArenaError> {
         let (zone, align) = (kind.zone, request.align_bytes);
         let found = self.find_least_missing(zone, len, align, upstream);
         let (entry, start) = match found {
@@ -115,9 +137,10 @@ impl Pages {
                 return Err(refused);
             }
             // The block is in no index now, so other blocks give first.
-            let mut returned = self.unmap_free_pages(upstream, missing);
+            let mut returned = self.unmap_free_pages(upstream, missing, usize::MAX);
             for rest in own {
-                returned += self.unmap_pages(id, rest, missing.saturating_sub(returned), upstream);
+                returned +=
+                    self.unmap_pages(id, rest, missing.saturating_sub(returned), usize::MAX, upstream);
             }
             // Each round returns at least a page, so this ends.
             if returned == 0 {
@@ -191,8 +214,14 @@ impl Pages {
         }
     }
 
-    /// Unmaps whole free pages, those of the largest blocks first, until `target_bytes` are returned.
-    pub(super) fn unmap_free_pages(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
+    /// Unmaps whole free pages, those of the largest blocks first, until `target_bytes` are returned, and no
+    /// more than `most_bytes`: what is unmapped as one may be more than is wanted.
+    pub(super) fn unmap_free_pages(
+        &mut self,
+        upstream: &mut dyn Upstream,
+        target_bytes: usize,
+        most_bytes: usize,
+    ) -> usize {
         if self.stats.releasable_bytes == 0 {
             return 0;
         }
@@ -206,7 +235,8 @@ impl Pages {
             {
                 self.remove_free(entry.id);
                 let range = self.range_of(entry.id);
-                let taken = self.unmap_pages(entry.id, range, target_bytes - returned, upstream);
+                let (wanted, most) = (target_bytes - returned, most_bytes - returned);
+                let taken = self.unmap_pages(entry.id, range, wanted, most, upstream);
                 returned += taken;
                 if taken > 0 {
                     self.insert_free(entry.id);
@@ -227,7 +257,8 @@ impl Pages {
                 }
                 self.remove_free(id);
                 let range = self.range_of(id);
-                returned += self.unmap_pages(id, range, target_bytes - returned, upstream);
+                let (wanted, most) = (target_bytes - returned, most_bytes - returned);
+                returned += self.unmap_pages(id, range, wanted, most, upstream);
                 self.insert_free(id);
             }
         }
@@ -235,12 +266,13 @@ impl Pages {
     }
 
     /// Unmaps mapped whole pages of a free block that is in no index, within `range`, until
-    /// `target_bytes` are returned.
+    /// `target_bytes` are returned, and no more than `most_bytes`.
     pub(super) fn unmap_pages(
         &mut self,
         id: BlockId,
         range: AddressRange,
         target_bytes: usize,
+        most_bytes: usize,
         upstream: &mut dyn Upstream,
     ) -> usize {
         let slot = self.blocks.get(id).segment as usize;
@@ -265,6 +297,14 @@ impl Pages {
             let mut run = AddressRange::new(run.start, run.len.min(wanted));
             if self.handles {
                 run = AddressRange::between(run.start, self.pages_mut(slot).handle_end(run.end()));
+                if run.len > most_bytes - returned {
+                    let first_page = run.start + self.page_bytes;
+                    run = AddressRange::between(run.start, self.pages_mut(slot).handle_end(first_page));
+                }
+            }
+            if run.len > most_bytes - returned {
+                rest = AddressRange::between(run.end(), rest.end());
+                continue;
             }
             self.stats.unmap_calls += 1;
             let done = match upstream.unmap(run) {

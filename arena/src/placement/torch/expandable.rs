@@ -172,8 +172,13 @@ impl Torch {
         if joins { before } else { middle }
     }
 
-    /// Unmaps whole free pages until `target_bytes` are returned.
-    pub(super) fn unmap_expandable(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
+    /// Unmaps whole free pages until `target_bytes` are returned, and no more than `most_bytes`.
+    pub(super) fn unmap_expandable(
+        &mut self,
+        upstream: &mut dyn Upstream,
+        target_bytes: usize,
+        most_bytes: usize,
+    ) -> usize {
         let mut returned = 0;
         for pool in [LARGE, super::SMALL] {
             let free: Vec<BlockId> = self.free[pool].iter().map(|entry| entry.id).collect();
@@ -184,6 +189,8 @@ impl Torch {
                 let segment = self.segment_of(id);
                 let Some(page_bytes) = segment.page_bytes else { continue };
                 let pages = whole_pages(self.blocks.get(id).range(), segment.range.start, page_bytes);
+                let most = (most_bytes - returned) / page_bytes * page_bytes;
+                let pages = AddressRange::new(pages.start, pages.len.min(most));
                 if !pages.is_empty() {
                     returned += self.unmap_pages(pool, id, pages, page_bytes, upstream);
                 }

@@ -77,6 +77,27 @@ impl TorchOptions {
         Ok(())
     }
 
+    /// The next block by which memory is taken in advance: a large one, if its segment takes no more than
+    /// is missing, else a small one.
+    pub(super) fn part_in_advance(&self, missing_bytes: usize) -> usize {
+        let Self { small_bytes, small_segment_bytes, large_segment_bytes, .. } = *self;
+        // What must not be split serves no smaller requests.
+        let most = self.max_split_bytes.map_or(missing_bytes, |least| missing_bytes.min(least - 1));
+        // Pages of an expandable segment are as long as segments, others a multiple of small ones.
+        let (unit, least) = match self.expandable_segments {
+            true => (large_segment_bytes, large_segment_bytes),
+            false => (small_segment_bytes, large_segment_bytes / 2),
+        };
+        let len = most / unit * unit;
+        let fits = |len: usize| {
+            let rounded = self.rounded(Request::new(len)).is_ok_and(|rounded| rounded <= most);
+            rounded && len >= least && len > small_bytes
+        };
+        // Powers of two are rounded to themselves.
+        let power_of_two = 1 << len.max(1).ilog2();
+        [len, power_of_two].into_iter().find(|&len| fits(len)).unwrap_or(small_bytes)
+    }
+
     /// Bytes of a block for a request.
     pub(super) fn rounded(&self, request: Request) -> Result<usize, ArenaError> {
         let len = request.rounded_bytes(GRANULE_BYTES)?;

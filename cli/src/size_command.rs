@@ -1,0 +1,82 @@
+//! `mempool size`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use mempool_cli::trace;
+use mempool_pools::arena::{Conf, Margin, Policy, Size, Sizing};
+use serde::Serialize;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The traces.
+    #[arg(required = true)]
+    traces: Vec<PathBuf>,
+    /// The policy and its options, as `key:value,...`.
+    #[arg(long, default_value = "", value_name = "OPTIONS")]
+    conf: String,
+    /// What is added, in percent of the least that suffices: 10 to 20.
+    #[arg(long, default_value_t = 15.0, value_name = "PERCENT")]
+    margin: f64,
+    /// Sizes of blocks are rounded up to this many bytes: 512 on devices, 64 on the host.
+    #[arg(long, default_value_t = 512, value_name = "BYTES")]
+    granule: usize,
+    /// Print one JSON object a trace.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is printed of a trace.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    trace: &'a str,
+    policy: &'static str,
+    peak_requested_bytes: usize,
+    least_bytes: usize,
+    size_bytes: usize,
+    conf: String,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let conf: Conf = args.conf.parse()?;
+    let policy = conf.policy();
+    let mut sizing = Sizing::new(conf, Margin::new(args.margin / 100.0)?);
+    sizing.setting.granule_bytes = args.granule;
+    let bar = ProgressBar::new(0);
+    bar.set_style(ProgressStyle::with_template("{bar:40} {msg}")?);
+    for path in &args.traces {
+        bar.set_position(0);
+        bar.set_length(fs::metadata(path).map_or(0, |file| file.len()));
+        bar.set_message(format!("reading {}", path.display()));
+        let trace = trace::read(path, &bar).with_context(|| format!("reading {}", path.display()))?;
+        bar.set_message(format!("looking for the size of {}", path.display()));
+        let size = sizing.size_from(&trace.events).with_context(|| path.display().to_string())?;
+        bar.suspend(|| print(&path.display().to_string(), policy, size, args))?;
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+fn print(trace: &str, policy: Policy, size: Size, args: &Args) -> Result<()> {
+    let Size { peak_requested_bytes, least_bytes, size_bytes } = size;
+    // Pages are whole numbers of MiB.
+    let separator = if args.conf.is_empty() { "" } else { "," };
+    let conf = format!("{}{separator}fixed_size_mb:{}", args.conf, size_bytes >> 20);
+    if args.json {
+        let policy = policy.as_str();
+        let report = Report { trace, policy, peak_requested_bytes, least_bytes, size_bytes, conf };
+        println!("{}", serde_json::to_string(&report)?);
+        return Ok(());
+    }
+    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+    println!(
+        "{trace}: {:.1} MiB live at most, policy {policy} completes on {:.0} MiB; with what is added {:.0} MiB",
+        mib(peak_requested_bytes),
+        mib(least_bytes),
+        mib(size_bytes),
+    );
+    println!("{conf}");
+    Ok(())
+}
