@@ -8,6 +8,7 @@ mod expected;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod gpu;
 mod guards;
+mod moving;
 mod program;
 mod pytorch;
 mod random;
