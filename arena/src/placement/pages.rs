@@ -133,6 +133,8 @@ pub struct Pages {
     kept_bytes: usize,
     /// Upstream maps handles.
     handles: bool,
+    /// Pages of each free block that lie on whole handles, by the block's number.
+    releasable: Vec<u32>,
     lifetimes: Option<Lifetimes>,
     /// Until so many frees, what lives long goes apart: free memory could not go where it was needed.
     apart_until: u32,
@@ -173,6 +175,7 @@ impl Pages {
             lifetimes: options.separate_lifetimes.then(Lifetimes::default),
             kept_bytes: 0,
             handles: false,
+            releasable: Vec::new(),
             apart_until: 0,
             frees: 0,
             handles_in_all: moving::HANDLES_IN_ALL,

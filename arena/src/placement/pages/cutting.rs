@@ -17,6 +17,13 @@ impl Pages {
         debug_assert!(block.extra as usize <= whole);
         self.index_of(&block, whole).insert(block.len, block.start, id);
         let (edges, releasable) = self.free_parts(&block, whole);
+        if self.handles {
+            let at = id.number() as usize;
+            if at >= self.releasable.len() {
+                self.releasable.resize(at + 1, 0);
+            }
+            self.releasable[at] = (releasable / self.page_bytes) as u32;
+        }
         if edges > 0 {
             self.stats.inactive_split.increase(edges);
             self.stats.inactive_split_blocks.increase(1);
@@ -31,7 +38,14 @@ impl Pages {
         let whole = self.whole_pages(block.range());
         let found = self.index_of(&block, whole).remove(block.len, block.start);
         debug_assert_eq!(found, id);
-        let (edges, releasable) = self.free_parts(&block, whole);
+        let (edges, mapped) = self.parts_in_pages(&block, whole);
+        // What lies on handles was found when the block was inserted: nothing around it has changed since.
+        let stuck = if self.handles {
+            mapped - self.releasable[id.number() as usize] as usize * self.page_bytes
+        } else {
+            0
+        };
+        let (edges, releasable) = (edges + stuck, mapped - stuck);
         if edges > 0 {
             self.stats.inactive_split.decrease(edges);
             self.stats.inactive_split_blocks.decrease(1);
@@ -43,8 +57,7 @@ impl Pages {
     /// with what is not free, and those that can.
     #[inline]
     pub(super) fn free_parts(&self, block: &Block, whole_pages: usize) -> (usize, usize) {
-        let edges = block.len - whole_pages * self.page_bytes;
-        let mapped = block.extra as usize * self.page_bytes;
+        let (edges, mapped) = self.parts_in_pages(block, whole_pages);
         if !self.handles || mapped == 0 {
             return (edges, mapped);
         }
@@ -53,6 +66,12 @@ impl Pages {
         // What lies before and behind the whole handles is mapped.
         let stuck = inner.len - whole.len;
         (edges + stuck, mapped - stuck)
+    }
+
+    /// The same where any page can be given back by itself.
+    #[inline]
+    fn parts_in_pages(&self, block: &Block, whole_pages: usize) -> (usize, usize) {
+        (block.len - whole_pages * self.page_bytes, block.extra as usize * self.page_bytes)
     }
 
     /// The index that a free block with this many whole pages belongs to.
