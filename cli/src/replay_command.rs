@@ -1,6 +1,7 @@
 //! `mempool replay`.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let confs = confs(args)?;
     let bar = input::bar()?;
     if !args.json {
-        print_header();
+        print_header()?;
     }
     for path in &args.traces {
         let (name, trace) = input::read(path, &bar)?;
@@ -96,8 +97,10 @@ fn read_costs(path: &Path) -> Result<CostModel> {
     costs.checked().map_err(|problem| anyhow!(problem))
 }
 
-fn print_header() {
-    println!(
+fn print_header() -> Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(
+        out,
         "{:<22} {:<10} {:>5} {:>8} {:>11} {:>11} {:>7} {:>8} {:>8} {:>10} {:>7} {:>7} {:>8} {:>9}",
         "trace",
         "policy",
@@ -113,16 +116,19 @@ fn print_header() {
         "ns/op",
         "ns 99.9%",
         "ns max",
-    );
+    )?;
+    Ok(())
 }
 
 fn print(report: &Report, args: &Args) -> Result<()> {
+    let mut out = io::stdout().lock();
     if args.json {
-        println!("{}", serde_json::to_string(report)?);
+        writeln!(out, "{}", serde_json::to_string(report)?)?;
         return Ok(());
     }
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
-    println!(
+    writeln!(
+        out,
         "{:<22} {:<10} {:>5} {:>8} {:>11.1} {:>11.1} {:>6.2}% {:>8} {:>8} {:>10.2} {:>6.2}% {:>7.1} {:>8.0} {:>9.0}",
         report.trace,
         report.policy,
@@ -138,29 +144,31 @@ fn print(report: &Report, args: &Args) -> Result<()> {
         report.ns_per_op,
         report.ns_p999,
         report.ns_max,
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "  when most was reserved: {:.2}% of it in rounding, {:.2}% of what was free outside the largest block",
         100.0 * report.internal_fragmentation,
         100.0 * report.external_fragmentation,
-    );
+    )?;
     if let Some(seconds) = args.duration {
-        println!("  mapping is {:.2}% of {seconds} s", report.mapping_us / 1e4 / seconds);
+        writeln!(out, "  mapping is {:.2}% of {seconds} s", report.mapping_us / 1e4 / seconds)?;
     }
     if let Some(bytes) = report.min_capacity_bytes {
         let factor = bytes as f64 / report.peak_requested_bytes.max(1) as f64;
-        println!("  completes on {:.1} MiB, {factor:.3} times what was live", mib(bytes));
+        writeln!(out, "  completes on {:.1} MiB, {factor:.3} times what was live", mib(bytes))?;
     }
     if args.buckets {
         for (bucket, counts) in
             report.buckets.iter().enumerate().filter(|(_, counts)| counts.hits + counts.misses > 0)
         {
             let rate = counts.hits as f64 / (counts.hits + counts.misses) as f64;
-            println!(
+            writeln!(
+                out,
                 "  from 2^{bucket:<2} bytes {:>9} requests, hits {:>6.2}%",
                 counts.hits + counts.misses,
                 100.0 * rate
-            );
+            )?;
         }
     }
     Ok(())

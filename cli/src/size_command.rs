@@ -1,6 +1,7 @@
 //! `mempool size`.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
@@ -60,23 +61,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn print(trace: &str, policy: Policy, size: Size, args: &Args) -> Result<()> {
+    let mut out = io::stdout().lock();
     let Size { peak_requested_bytes, least_bytes, size_bytes } = size;
     // Pages are whole numbers of MiB.
-    let separator = if args.conf.is_empty() { "" } else { "," };
-    let conf = format!("{}{separator}fixed_size_mb:{}", args.conf, size_bytes >> 20);
+    let given = args.conf.trim_end_matches([',', ' ']);
+    let separator = if given.is_empty() { "" } else { "," };
+    let conf = format!("{given}{separator}fixed_size_mb:{}", size_bytes >> 20);
     if args.json {
         let policy = policy.as_str();
         let report = Report { trace, policy, peak_requested_bytes, least_bytes, size_bytes, conf };
-        println!("{}", serde_json::to_string(&report)?);
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
         return Ok(());
     }
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
-    println!(
+    writeln!(
+        out,
         "{trace}: {:.1} MiB live at most, policy {policy} completes on {:.0} MiB; with what is added {:.0} MiB",
         mib(peak_requested_bytes),
         mib(least_bytes),
         mib(size_bytes),
-    );
-    println!("{conf}");
+    )?;
+    writeln!(out, "{conf}")?;
     Ok(())
 }

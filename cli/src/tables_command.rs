@@ -1,6 +1,7 @@
 //! `mempool tables`.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         (Some(path), ..) => write(path, &tables.to_string()),
         (None, Some(path), Some(around)) => write(path, &around.with(&tables.to_string())),
         _ => {
-            print!("{tables}");
+            write!(io::stdout().lock(), "{tables}")?;
             Ok(())
         }
     }

@@ -3,7 +3,7 @@
 //! The file is written to here and nowhere else: dropping an output writes nothing, so one that is only
 //! the copy in a forked child can be dropped.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -34,9 +34,9 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Makes the file, or empties it.
+    /// Makes the file, or empties it. One that is being recorded into is left alone.
     pub(super) fn create(path: &Path) -> Result<Self, PoolError> {
-        let file = File::create(path).map_err(|error| trace_error(path, &error, 0))?;
+        let file = open(path).map_err(|error| trace_error(path, &error, 0))?;
         let compressed = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
         let mut text = Vec::with_capacity(BUFFER_BYTES);
         text.extend_from_slice(HEADER.as_bytes());
@@ -108,6 +108,23 @@ impl Output {
     pub(super) fn error(&self, error: &io::Error, lost_events: u64) -> PoolError {
         trace_error(&self.path, error, lost_events)
     }
+}
+
+/// Opens the file, empty, for no other recording beside.
+fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    match file.try_lock() {
+        // What cannot be locked, such as a pipe, cannot be told apart.
+        Ok(()) | Err(TryLockError::Error(_)) => {}
+        Err(TryLockError::WouldBlock) => {
+            let reason = "another recording writes to this file";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, reason));
+        }
+    }
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
 }
 
 fn trace_error(path: &Path, error: &io::Error, lost_events: u64) -> PoolError {

@@ -162,6 +162,21 @@ proptest! {
     }
 }
 
+#[test]
+fn two_recordings_do_not_share_a_file() {
+    let machine = Machine::new();
+    let trace = Trace::plain();
+    let pool = machine.device.pool().unwrap();
+    let first = pool.record_trace(trace.path()).unwrap();
+    pool.with(|| machine.allocate(MIB, OWN)).free(OWN);
+    let refused = machine.device.record_trace(trace.path()).unwrap_err().to_string();
+    assert!(refused.contains("another recording"), "{refused}");
+    first.finish().unwrap();
+    assert_eq!(trace.events().len(), 3, "the first is whole");
+    machine.device.record_trace(trace.path()).unwrap().finish().unwrap();
+    assert_eq!(trace.events().len(), 0, "the next begins anew");
+}
+
 /// Allocates or frees.
 fn step<'m>(machine: &'m Machine, pool: &MemPool, live: &mut Vec<Block<'m>>, (bytes, frees): (usize, bool)) {
     if live.is_empty() || !frees {
