@@ -44,7 +44,7 @@ pub struct Report {
     pub trace: String,
     /// Name of the policy.
     pub policy: String,
-    /// Steps that the trace marks.
+    /// Steps, if the trace marks where they end; the end of the trace ends the last one.
     pub steps: u64,
     /// Allocations.
     pub allocations: u64,
@@ -114,7 +114,7 @@ pub fn replay(
     Ok(Report {
         trace: name.to_owned(),
         policy: options.conf.policy().to_string(),
-        steps: replay.step_count(),
+        steps: steps(events, replay.step_count()),
         allocations: stats.blocks.total_allocated,
         peak_requested_bytes: totals.requested.peak,
         peak_allocated_bytes: totals.allocated.peak,
@@ -135,6 +135,11 @@ pub fn replay(
         },
         buckets: *stats.buckets,
     })
+}
+
+fn steps(events: &[Event], marked: u64) -> u64 {
+    let goes_on = marked > 0 && !matches!(events.last(), Some(Event::StepEnd { .. }));
+    marked + u64::from(goes_on)
 }
 
 fn new_replay(options: &Options, capacity_bytes: usize) -> Result<Replay<'_>, ConfError> {

@@ -58,8 +58,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !args.json {
         print_header()?;
     }
+    // What one policy cannot do, or one trace does not hold, keeps nobody from the others.
+    let mut failures = 0;
+    let mut tell = |error: anyhow::Error| {
+        failures += 1;
+        bar.suspend(|| eprintln!("mempool: {error:#}"));
+    };
     for path in &args.traces {
-        let (name, trace) = input::read(path, &bar)?;
+        let (name, trace) = match input::read(path, &bar) {
+            Ok(read) => read,
+            Err(error) => {
+                tell(error);
+                continue;
+            }
+        };
         for conf in &confs {
             bar.set_position(0);
             bar.set_length(trace.events.len() as u64);
@@ -73,11 +85,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             };
             let report = replay::replay(&name, &trace.events, &options, |events| bar.inc(events as u64))
                 .map_err(|error| anyhow!(error))
-                .with_context(|| format!("replaying {} with policy {}", path.display(), conf.policy()))?;
-            bar.suspend(|| print(&report, args))?;
+                .with_context(|| format!("replaying {} with policy {}", path.display(), conf.policy()));
+            match report {
+                Ok(report) => bar.suspend(|| print(&report, args))?,
+                Err(error) => tell(error),
+            }
         }
     }
     bar.finish_and_clear();
+    ensure!(failures == 0, "{failures} of {} replays failed", args.traces.len() * confs.len());
     Ok(())
 }
 
