@@ -137,8 +137,10 @@ pub fn replay(
     })
 }
 
+/// The end of a trace ends its last step; what only frees after the last mark is none.
 fn steps(events: &[Event], marked: u64) -> u64 {
-    let goes_on = marked > 0 && !matches!(events.last(), Some(Event::StepEnd { .. }));
+    let rest = events.rsplit(|event| matches!(event, Event::StepEnd { .. })).next().unwrap_or_default();
+    let goes_on = marked > 0 && rest.iter().any(|event| matches!(event, Event::Allocate { .. }));
     marked + u64::from(goes_on)
 }
 
