@@ -127,7 +127,13 @@ impl BuddyTree {
     /// Number of free blocks of fewer than `2^order` bytes.
     #[must_use]
     pub fn free_blocks_below(&self, order: u32) -> usize {
-        self.free[..(order as usize).min(ORDER_COUNT)].iter().map(BTreeSet::len).sum()
+        let mut orders = self.orders & !u64::MAX.checked_shl(order).unwrap_or(0);
+        let mut blocks = 0;
+        while orders != 0 {
+            blocks += self.free[orders.trailing_zeros() as usize].len();
+            orders &= orders - 1;
+        }
+        blocks
     }
 
     /// The free block at the lowest address of each order that has any.

@@ -57,8 +57,13 @@ impl FreeRun {
     pub(crate) fn insert(&mut self, entry: Entry) {
         match self {
             Self::Vector(entries) => {
-                let at = entries.partition_point(|other| other.key() < entry.key());
-                entries.insert(at, entry);
+                // Most bins have few blocks: those at the end are not shifted by a call.
+                if entries.last().is_none_or(|last| last.key() < entry.key()) {
+                    entries.push(entry);
+                } else {
+                    let at = entries.partition_point(|other| other.key() < entry.key());
+                    entries.insert(at, entry);
+                }
                 if entries.len() > TREE_FROM {
                     *self = Self::Tree(entries.iter().map(|entry| (entry.key(), entry.id)).collect());
                 }
@@ -75,6 +80,9 @@ impl FreeRun {
     pub(crate) fn remove(&mut self, len: usize, start: usize) -> Option<BlockId> {
         match self {
             Self::Vector(entries) => {
+                if entries.last().is_some_and(|last| last.key() == (len, start)) {
+                    return entries.pop().map(|entry| entry.id);
+                }
                 let at = entries.partition_point(|other| other.key() < (len, start));
                 let found = entries.get(at).is_some_and(|entry| entry.key() == (len, start));
                 found.then(|| entries.remove(at).id)

@@ -115,6 +115,7 @@ pub struct Replay<'a> {
     events: u64,
     steps: u64,
     in_advance_bytes: usize,
+    keeps_totals: bool,
 }
 
 impl<'a> Replay<'a> {
@@ -133,6 +134,7 @@ impl<'a> Replay<'a> {
             events: 0,
             steps: 0,
             in_advance_bytes: 0,
+            keeps_totals: true,
         }
     }
 
@@ -141,6 +143,14 @@ impl<'a> Replay<'a> {
     #[must_use]
     pub fn with_memory_in_advance(mut self, bytes: usize) -> Self {
         self.in_advance_bytes = bytes;
+        self
+    }
+
+    /// Leaves out [`totals`](Self::totals) and [`at_peak`](Self::at_peak), which take time that is not the
+    /// policy's: for measuring.
+    #[must_use]
+    pub fn without_totals(mut self) -> Self {
+        self.keeps_totals = false;
         self
     }
 
@@ -219,6 +229,9 @@ impl<'a> Replay<'a> {
     #[inline]
     fn change<R>(&mut self, at: usize, f: impl FnOnce(&mut dyn Placement, &mut SimulatedUpstream) -> R) -> R {
         let placement = &mut *self.streams[at].1;
+        if !self.keeps_totals {
+            return f(placement, &mut self.upstream);
+        }
         let figures =
             |stats: &Stats| [stats.requested.current, stats.allocated.current, stats.reserved.current];
         let before = figures(placement.stats());

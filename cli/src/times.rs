@@ -40,7 +40,7 @@ impl Times {
         }
         let mut shortest = Duration::MAX;
         repeat(|| {
-            let mut replay = new_replay().map_err(Into::into)?;
+            let mut replay = new_replay().map_err(Into::into)?.without_totals();
             let start = Instant::now();
             for &event in events {
                 replay.apply(event)?;
@@ -50,7 +50,7 @@ impl Times {
         })?;
         let mut each = vec![u32::MAX; events.len()];
         repeat(|| {
-            let mut replay = new_replay().map_err(Into::into)?;
+            let mut replay = new_replay().map_err(Into::into)?.without_totals();
             for (&event, shortest) in events.iter().zip(&mut each) {
                 let start = Instant::now();
                 replay.apply(event)?;

@@ -43,6 +43,12 @@ struct Live {
     requested: usize,
 }
 
+impl Live {
+    fn at(self, addr: usize) -> LiveBlock {
+        LiveBlock { addr, requested_bytes: self.requested, allocated_bytes: 1 << self.order }
+    }
+}
+
 /// Mapping of one region, and how many live blocks each of its pages holds.
 #[derive(Debug)]
 struct Region {
@@ -138,6 +144,9 @@ impl Buddy {
         let touched = block.outer_pages(self.page_bytes);
         let page_bytes = self.page_bytes;
         let region = self.regions.range_mut(..=block.start).next_back().expect("a block lies in a region").1;
+        if region.pages.is_mapped(touched) {
+            return Ok(());
+        }
         let missing = touched.len - region.pages.mapped_page_count(touched) * page_bytes;
         let over = self
             .options
@@ -223,16 +232,18 @@ impl Buddy {
         let region = self.region_mut(block.start);
         let first = (block.start - region.pages.range().start) / page_bytes;
         let end = (block.end() - region.pages.range().start).div_ceil(page_bytes);
-        let mut turned = 0;
-        for users in &mut region.users[first..end] {
-            if added {
-                turned += usize::from(*users == 0);
-                *users += 1;
-            } else {
-                *users -= 1;
-                turned += usize::from(*users == 0);
-            }
-        }
+        let users = &mut region.users[first..end];
+        let turned = if block.len >= page_bytes {
+            // Being aligned to its size it has its pages to itself.
+            users.fill(u32::from(added));
+            users.len()
+        } else if added {
+            users[0] += 1;
+            usize::from(users[0] == 1)
+        } else {
+            users[0] -= 1;
+            usize::from(users[0] == 0)
+        };
         if added {
             self.stats.releasable_bytes -= turned * page_bytes;
         } else {
@@ -334,8 +345,7 @@ impl Placement for Buddy {
     }
 
     fn free(&mut self, addr: usize, _: &mut dyn Upstream) -> Result<LiveBlock, ArenaError> {
-        let ended = self.live_block(addr).ok_or(ArenaError::UnknownAddress { addr })?;
-        self.live.remove(&addr);
+        let ended = self.live.remove(&addr).ok_or(ArenaError::UnknownAddress { addr })?.at(addr);
         let block = AddressRange::new(addr, ended.allocated_bytes);
         self.stats.count_free(ended.requested_bytes, block.len);
         self.count_users(block, false);
@@ -398,15 +408,11 @@ impl Placement for Buddy {
     }
 
     fn live_block(&self, addr: usize) -> Option<LiveBlock> {
-        self.live.get(&addr).map(|live| LiveBlock {
-            addr,
-            requested_bytes: live.requested,
-            allocated_bytes: 1 << live.order,
-        })
+        self.live.get(&addr).map(|live| live.at(addr))
     }
 
     fn live_blocks(&self) -> Vec<LiveBlock> {
-        self.live.keys().filter_map(|&addr| self.live_block(addr)).collect()
+        self.live.iter().map(|(&addr, live)| live.at(addr)).collect()
     }
 
     fn clean_ranges(&self, addr: usize) -> Vec<AddressRange> {

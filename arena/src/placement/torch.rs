@@ -109,6 +109,8 @@ impl Torch {
         let range = self.blocks.get(id).range();
         let segment = self.segment_of(id);
         let releasable = match segment.page_bytes {
+            // Most blocks are shorter than a page, and dividing takes longest here.
+            Some(page) if range.len < page => 0,
             Some(page) => whole_pages(range, segment.range.start, page).len,
             None if self.is_whole_segment(id) => range.len,
             None => 0,
@@ -147,7 +149,9 @@ impl Torch {
         let pool = self.segment_of(id).pool;
         let found = self.free[pool].remove(block.len, block.start);
         debug_assert_eq!(found, id);
-        self.free_since.remove(&id.number());
+        if !self.free_since.is_empty() {
+            self.free_since.remove(&id.number());
+        }
     }
 
     /// The free block for a request of `len` bytes, taken out of the index.

@@ -37,6 +37,7 @@ impl Buddy {
             .map(|(&start, live)| AddressRange::new(start, 1 << live.order).outer_pages(self.page_bytes))
             .map(|range| range.len / self.page_bytes)
             .sum();
+        let short_free_blocks = self.tree.free_blocks().filter(|block| block.len < self.page_bytes).count();
         let requested: usize = self.live.values().map(|live| live.requested).sum();
         let allocated: usize = self.live.values().map(|live| 1_usize << live.order).sum();
         for (what, found, expected) in [
@@ -47,6 +48,7 @@ impl Buddy {
             ("reserved", stats.reserved.current, reserved),
             ("releasable", stats.releasable_bytes, releasable),
             ("inactive split", stats.inactive_split.current, reserved - allocated - releasable),
+            ("inactive split blocks", stats.inactive_split_blocks.current, short_free_blocks),
             ("segments", stats.segments.current, self.regions.len()),
         ] {
             Violation::unless(found == expected, || format!("{what}: {found}, expected {expected}"))?;

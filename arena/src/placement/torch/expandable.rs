@@ -18,6 +18,10 @@ impl Torch {
 
     /// The best fit from `entry` on, where a block counts with what it can expand to.
     pub(super) fn fit_expandable(&mut self, pool: usize, entry: FreeEntry) -> Option<FreeEntry> {
+        if self.expandable_bytes(entry.id) == entry.len {
+            // No later one is shorter.
+            return Some(entry);
+        }
         let mut passed = Vec::new();
         let mut chosen = entry;
         // Only blocks before unmapped parts are passed over, of which there are few.
