@@ -29,7 +29,7 @@ pub enum ConfError {
         known: Vec<&'static str>,
     },
     /// Something that is not a key and a value.
-    #[error("{pair:?} is not a key and a value with a colon between")]
+    #[error("{pair:?} is not a key and a value with a colon between, such as policy:pages")]
     NotAPair {
         /// What was found.
         pair: String,
@@ -45,7 +45,7 @@ pub enum ConfError {
         expected: &'static str,
     },
     /// An option that the policy does not have.
-    #[error("policy {policy} has no option {key}")]
+    #[error("policy {policy} has no option {key}: {}", options_of(*policy))]
     NotOfPolicy {
         /// The key.
         key: &'static str,
@@ -67,6 +67,12 @@ pub enum ConfError {
     /// An option that the policy refuses.
     #[error(transparent)]
     Refused(#[from] ArenaError),
+}
+
+fn options_of(policy: Policy) -> String {
+    let own = Conf::KEYS.into_iter().filter(|key| *key != "policy" && policy.has_option(key));
+    let own: Vec<&str> = own.chain(policy.has_no_split().then_some("no_split")).collect();
+    if own.is_empty() { "it has none of its own".to_owned() } else { format!("it has {}", own.join(", ")) }
 }
 
 /// A policy and its options, as far as they were given. Sizes are bytes.
@@ -161,7 +167,7 @@ impl Conf {
     ///
     /// # Errors
     /// [`ConfError::NotOfPolicy`], [`ConfError::NotWithNoSplit`], [`ConfError::NeedsMapping`],
-    /// [`ConfError::Refused`].
+    /// [`ConfError::Value`] for limits in the wrong order, [`ConfError::Refused`].
     pub fn placement(&self, setting: Setting) -> Result<Box<dyn Placement>, ConfError> {
         let policy = self.policy();
         self.check_keys()?;
@@ -188,7 +194,7 @@ impl Conf {
                 whole_ranges: true,
                 ..PagesOptions::default()
             })?),
-            Policy::Buckets => Box::new(Buckets::new(self.buckets(setting))?),
+            Policy::Buckets => Box::new(Buckets::new(self.buckets(setting)?)?),
             Policy::Buddy => Box::new(Buddy::new(BuddyOptions { granule_bytes, limit_bytes, range_bytes })?),
             // Sizes are rounded as TensorFlow does, and each region has a range of its own.
             Policy::Bfc => {
@@ -230,16 +236,24 @@ impl Conf {
         })?))
     }
 
-    fn buckets(&self, setting: Setting) -> BucketsOptions {
+    fn buckets(&self, setting: Setting) -> Result<BucketsOptions, ConfError> {
         let Setting { granule_bytes, limit_bytes, range_bytes, whole_ranges, .. } = setting;
         let usual = BucketsOptions::default();
         let small_limit_bytes = self.small_limit_bytes.unwrap_or(usual.small_limit_bytes);
+        let medium_limit_bytes = self.medium_limit_bytes.unwrap_or(usual.medium_limit_bytes);
+        if small_limit_bytes > medium_limit_bytes {
+            let (key, bytes, expected) = match self.medium_limit_bytes {
+                Some(bytes) => ("medium_limit_mb", bytes, "small_limit_mb or more"),
+                None => ("small_limit_mb", small_limit_bytes, "medium_limit_mb, which is 100, or less"),
+            };
+            return Err(ConfError::Value { key, value: (bytes >> 20).to_string(), expected });
+        }
         // Two small requests fill a segment, as by default.
         let small_segment_bytes = usual.small_segment_bytes.max(small_limit_bytes.saturating_mul(2));
-        BucketsOptions {
+        Ok(BucketsOptions {
             granule_bytes,
             small_limit_bytes,
-            medium_limit_bytes: self.medium_limit_bytes.unwrap_or(usual.medium_limit_bytes),
+            medium_limit_bytes,
             small_segment_bytes,
             medium_segment_bytes: usual.medium_segment_bytes.max(small_segment_bytes),
             limit_bytes,
@@ -247,7 +261,7 @@ impl Conf {
             slack_percent: self.slack_percent.unwrap_or(usual.slack_percent),
             range_bytes,
             whole_ranges,
-        }
+        })
     }
 
     fn torch(&self, setting: Setting) -> TorchOptions {

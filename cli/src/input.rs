@@ -7,6 +7,18 @@ use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use mempool_cli::trace::{self, Trace};
 
+/// The error and its causes, each once: some tell theirs themselves.
+pub(crate) fn explain(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |told, cause| {
+        let cause = cause.to_string();
+        match told.as_str() {
+            "" => cause,
+            _ if told.contains(&cause) => told,
+            _ => format!("{told}: {cause}"),
+        }
+    })
+}
+
 /// The bar that follows what is read and replayed.
 pub(crate) fn bar() -> Result<ProgressBar> {
     let bar = ProgressBar::new(0);

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         // Whoever reads the output has had enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("mempool: {error:#}");
+            eprintln!("mempool: {}", input::explain(&error));
             ExitCode::FAILURE
         }
     }

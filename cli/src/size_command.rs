@@ -1,14 +1,13 @@
 //! `mempool size`.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
-use indicatif::{ProgressBar, ProgressStyle};
-use mempool_cli::trace;
+use anyhow::{Context as _, Result, ensure};
 use mempool_pools::arena::{Conf, Margin, Policy, Size, Sizing};
 use serde::Serialize;
+
+use crate::input;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -43,18 +42,16 @@ struct Report<'a> {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let conf: Conf = args.conf.parse()?;
     let policy = conf.policy();
-    let mut sizing = Sizing::new(conf, Margin::new(args.margin / 100.0)?);
+    let margin = args.margin;
+    ensure!((10.0..=20.0).contains(&margin), "--margin {margin} is not a number of percent from 10 to 20");
+    let mut sizing = Sizing::new(conf, Margin::new(margin / 100.0)?);
     sizing.setting.granule_bytes = args.granule;
-    let bar = ProgressBar::new(0);
-    bar.set_style(ProgressStyle::with_template("{bar:40} {msg}")?);
+    let bar = input::bar()?;
     for path in &args.traces {
-        bar.set_position(0);
-        bar.set_length(fs::metadata(path).map_or(0, |file| file.len()));
-        bar.set_message(format!("reading {}", path.display()));
-        let trace = trace::read(path, &bar).with_context(|| format!("reading {}", path.display()))?;
+        let (name, trace) = input::read(path, &bar)?;
         bar.set_message(format!("looking for the size of {}", path.display()));
         let size = sizing.size_from(&trace.events).with_context(|| path.display().to_string())?;
-        bar.suspend(|| print(&path.display().to_string(), policy, size, args))?;
+        bar.suspend(|| print(&name, policy, size, args))?;
     }
     bar.finish_and_clear();
     Ok(())

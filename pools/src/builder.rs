@@ -264,7 +264,7 @@ impl MemPoolBuilder {
             (self.options.release_threshold_bytes.is_some(), "release_threshold"),
         ] {
             if given {
-                return Err(PoolError::Option { option, value: 1, rule: "pools of the host do not have it" });
+                return Err(PoolError::NotHere { option, rule: "pools of the host do not have it" });
             }
         }
         allocator::require_linked(self.crate_path)?;
@@ -319,11 +319,11 @@ fn host_options(chosen: &PoolOptions, around: &PoolOptions) -> Result<(Resolved,
     let start = start_of(&mut options, page, || Ok(process::available_for(headroom_share)))?;
     if options.placement.policy() == Policy::Segments {
         let rule = "the host maps pages: use another policy";
-        return Err(PoolError::Option { option: "policy segments", value: 1, rule });
+        return Err(PoolError::NotHere { option: "policy segments", rule });
     }
     if options.placement.allow_growth == Some(false) && options.limit_bytes.is_none() {
         let rule = "on the host a limit has to say how much is taken at once";
-        return Err(PoolError::Option { option: "allow_growth", value: 0, rule });
+        return Err(PoolError::NotHere { option: "allow_growth:False", rule });
     }
     if let Some(value) = options.limit_bytes.filter(|&limit| limit < page) {
         let option = if options.hard_limit { "hard_limit" } else { "limit" };

@@ -138,6 +138,14 @@ pub enum PoolError {
         /// What it has to satisfy.
         rule: &'static str,
     },
+    /// An option that cannot be used here.
+    #[error("{option} cannot be used: {rule}")]
+    NotHere {
+        /// The option.
+        option: &'static str,
+        /// Why not.
+        rule: &'static str,
+    },
     /// Options that make no sense.
     #[error(transparent)]
     Conf(ConfError),

@@ -154,7 +154,7 @@ impl MemPool {
     /// [`MemPoolBuilder::limit`]. What the pool holds already stays until it is trimmed.
     ///
     /// # Errors
-    /// [`PoolError::Option`] for a pool of the host, whose limit is set when it is made.
+    /// [`PoolError::NotHere`] for a pool of the host, whose limit is set when it is made.
     pub fn set_limit(&self, bytes: Option<usize>) -> Result<(), PoolError> {
         self.device_slot("limit")?.set_limit(bytes);
         Ok(())
@@ -164,7 +164,7 @@ impl MemPool {
     /// [`MemPoolBuilder::garbage_collection_threshold`].
     ///
     /// # Errors
-    /// [`PoolError::Share`] for a number that is not between 0 and 1, [`PoolError::Option`] for a pool
+    /// [`PoolError::Share`] for a number that is not between 0 and 1, [`PoolError::NotHere`] for a pool
     /// of the host.
     pub fn set_garbage_collection_threshold(&self, share: Option<f64>) -> Result<(), PoolError> {
         let option = "garbage_collection_threshold";
@@ -180,7 +180,7 @@ impl MemPool {
     /// [`MemPoolBuilder::release_threshold`].
     ///
     /// # Errors
-    /// [`PoolError::Option`] for a pool of the host.
+    /// [`PoolError::NotHere`] for a pool of the host.
     pub fn set_release_threshold(&self, bytes: Option<usize>) -> Result<(), PoolError> {
         self.device_slot("release_threshold")?.set_release_threshold(bytes);
         Ok(())
@@ -191,7 +191,7 @@ impl MemPool {
             Place::Device(slot) => Ok(slot),
             Place::Host(_) => {
                 let rule = "it cannot be changed for a pool of the host";
-                Err(PoolError::Option { option, value: 0, rule })
+                Err(PoolError::NotHere { option, rule })
             }
         }
     }

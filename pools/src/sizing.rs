@@ -86,7 +86,7 @@ pub(crate) fn start_of(
     let Some(size) = options.size else { return Ok(None) };
     if size.is_fixed() && options.growth_factor.is_some() {
         let rule = "a pool of fixed size does not grow";
-        return Err(PoolError::Option { option: "growth_factor", value: 1, rule });
+        return Err(PoolError::NotHere { option: "growth_factor", rule });
     }
     let available = available()?;
     let Available { free_bytes, headroom_bytes, .. } = available;

@@ -46,7 +46,7 @@ fn an_option_of_another_policy_is_refused() {
     let setting = Setting { range_bytes: 1 << 30, ..Setting::default() };
     let conf: Conf = "policy:buddy,max_split_size_mb:64".parse().unwrap();
     let error = conf.placement(setting).unwrap_err();
-    assert_eq!(error.to_string(), "policy buddy has no option max_split_size_mb");
+    assert_eq!(error.to_string(), "policy buddy has no option max_split_size_mb: it has none of its own");
     for (policy, option) in
         [("torch", "allow_growth:True"), ("bfc", "mode:moving"), ("bfc", "large_segment_size_mb:8")]
     {
@@ -82,5 +82,27 @@ fn the_classes_of_policy_buckets_are_set_in_mebibytes() {
     assert_eq!(reserved("policy:buckets,medium_limit_mb:2,slack_percent:off"), [4, 44]);
     assert_eq!(reserved("policy:buckets,max_cached_mb:33,slack_percent:off"), [32, 32]);
     let wrong: Conf = "policy:buckets,small_limit_mb:9,medium_limit_mb:8".parse().unwrap();
-    assert!(matches!(wrong.placement(setting), Err(ConfError::Refused(ArenaError::Option { .. }))));
+    assert!(matches!(wrong.placement(setting), Err(ConfError::Value { key: "medium_limit_mb", .. })));
+}
+
+#[test]
+fn errors_name_the_options_that_there_are() {
+    let message = |text: &str| {
+        let conf: Result<Conf, _> = text.parse();
+        conf.and_then(|conf| conf.placement(Setting::default()).map(|_| ())).unwrap_err().to_string()
+    };
+    let of_torch = message("policy:torch,mode:moving");
+    for key in Conf::KEYS.into_iter().filter(|key| *key != "policy") {
+        assert_eq!(
+            of_torch.contains(key),
+            Policy::Torch.has_option(key) || key == "mode",
+            "{key}: {of_torch}"
+        );
+    }
+    assert!(message("policy:simple,mode:moving").ends_with("it has none of its own"));
+    assert!(message("policy=torch").contains("such as policy:pages"));
+    let limits = message("policy:buckets,small_limit_mb:10,medium_limit_mb:5");
+    assert!(limits.starts_with("medium_limit_mb:5 is not possible: small_limit_mb"), "{limits}");
+    let limits = message("policy:buckets,small_limit_mb:200");
+    assert!(limits.starts_with("small_limit_mb:200 is not possible: medium_limit_mb"), "{limits}");
 }

@@ -348,7 +348,7 @@ fn options_that_contradict_each_other_are_typed_errors() {
     let error = build("no_split:True,initial_size_mb:8");
     assert_eq!(error, PoolError::Conf(ConfError::NotWithNoSplit { key: "initial_size_mb" }));
     let option = |conf: &str| match build(conf) {
-        PoolError::Option { option, .. } => option,
+        PoolError::Option { option, .. } | PoolError::NotHere { option, .. } => option,
         other => panic!("{other}"),
     };
     assert_eq!(option("fixed_size_mb:8,growth_factor:2"), "growth_factor");
