@@ -299,3 +299,21 @@ fn a_step_that_repeats_itself_moves_nothing_in_the_end() {
     let more = stats.reserved.peak as f64 / stats.requested.peak as f64;
     assert!(more < 1.15, "{more} times what was live is reserved");
 }
+
+#[test]
+fn short_requests_at_the_end_of_a_range_map_two_pages_more_where_many_are_mapped() {
+    let reserved_after = |limit_bytes: Option<usize>, long_pages: usize| {
+        let mut arena = arena(PagesOptions { first_range_bytes: 1 << 26, limit_bytes, ..options() });
+        arena.allocate(Request::new(long_pages * PAGE)).unwrap();
+        arena.allocate(Request::new(PAGE + 1)).unwrap();
+        let calls = arena.stats().map_calls;
+        arena.allocate(Request::new(PAGE)).unwrap();
+        arena.validate().unwrap();
+        (arena.stats().reserved.current / PAGE - long_pages, arena.stats().map_calls - calls)
+    };
+    assert_eq!(reserved_after(None, 32), (4, 0));
+    // One part in 16 of little is less than a page.
+    assert_eq!(reserved_after(None, 15), (3, 1));
+    // Under a limit that leaves no room for them, the request is served without.
+    assert_eq!(reserved_after(Some(35 * PAGE), 32), (3, 1));
+}

@@ -26,7 +26,7 @@ enum Command {
     /// a free has completed, `s` ends a step. PyTorch's snapshots, RMM's logs and STAlloc's recordings
     /// are read too. Each may be compressed with gzip.
     Replay(replay_command::Args),
-    /// Replay traces through every policy and write the tables of the documentation, as Markdown.
+    /// Replay traces through all policies but `segments` and write the tables of the documentation, as Markdown.
     ///
     /// They show fragmentation, hits, bookkeeping and map calls of each policy, what preallocation,
     /// reuse and moving do one after the other, and what the usual advice claims beside it.

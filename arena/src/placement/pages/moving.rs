@@ -31,6 +31,10 @@ const LONG_HANDLE_PAGES: usize = 32;
 /// unless that is more than this part of the device or the limit: of few long ones too many would have a
 /// block on them when memory is short.
 const LONG_HANDLES_IN_CAPACITY: usize = 2048;
+/// One part in so many of what is mapped, and so many pages at most, is mapped at the end of a range beyond what
+/// is needed.
+const AHEAD_PARTS: usize = 16;
+const AHEAD_PAGES: usize = 2;
 /// When so much too much has to be mapped because free memory is pinned by blocks that share its
 /// handles, one part of what was ever asked for at once and so many pages at least,
 const PINNED_PARTS: usize = 200;
@@ -98,6 +102,20 @@ impl Pages {
             }
         }
         best.map(|((blocked, ..), entry, start)| (entry, start, blocked))
+    }
+
+    /// `part` of a free block at the end of a range, with some pages behind it that are mapped with it: where
+    /// memory moves only when it is short, few calls matter more.
+    pub(super) fn ahead_of(&self, id: BlockId, part: AddressRange) -> Option<AddressRange> {
+        let block = self.blocks.get(id);
+        let at_end = block.next.is_none() && !self.options.whole_ranges;
+        if self.options.mode != Mode::OnPressure || !at_end {
+            return None;
+        }
+        let pages = (self.stats.reserved.current / self.page_bytes / AHEAD_PARTS).min(AHEAD_PAGES);
+        let end = part.outer_pages(self.page_bytes).end() + pages * self.page_bytes;
+        (pages > 0 && part.len < pages * self.page_bytes && end <= block.end())
+            .then(|| AddressRange::between(part.start, end))
     }
 
     /// The first part of an unmapped run that is mapped as one handle for a block that takes `part`.

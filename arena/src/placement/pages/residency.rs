@@ -78,7 +78,9 @@ impl Pages {
         if self.options.mode == Mode::Moving {
             self.move_pages(entry.id, part, request.size_bytes, upstream);
         }
-        if let Err(refused) = self.map_making_room(entry.id, mapped, upstream) {
+        let ahead = self.ahead_of(entry.id, part);
+        let done = ahead.is_some_and(|more| self.map_missing(entry.id, more, upstream).is_ok());
+        if !done && let Err(refused) = self.map_making_room(entry.id, mapped, upstream) {
             self.insert_free(entry.id);
             if self.options.whole_ranges {
                 // A range that cannot be mapped whole would stand in the way of shorter ones.
