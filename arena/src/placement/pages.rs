@@ -435,7 +435,8 @@ impl Placement for Pages {
 
     #[inline]
     fn free(&mut self, addr: usize, upstream: &mut dyn Upstream) -> Result<LiveBlock, ArenaError> {
-        // Where memory moves, a block that waits apart from its neighbours keeps others from the best place.
+        // Where memory moves, a block that waits apart from its neighbours keeps others from the best place, and a
+        // step that had come to rest moves on.
         let parks =
             self.options.mode == Mode::OnPressure && self.quiet_frees >= self.options.park_after_frees;
         let id = if parks {
