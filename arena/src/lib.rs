@@ -46,6 +46,7 @@ mod size_index;
 mod sizing;
 mod stats;
 mod step_arena;
+mod step_plan;
 pub mod trace;
 mod upstream;
 
@@ -72,5 +73,6 @@ pub use size_index::{FreeEntry, SizeIndex};
 pub use sizing::{Margin, Size, Sizing, SizingError};
 pub use stats::{BUCKET_COUNT, BucketStats, Stat, Stats, bucket_of};
 pub use step_arena::{StepArena, StepArenaError};
+pub use step_plan::{Freed, PlanJob, Served, SolvedPlan, StepId, StepOptions, StepPlanStats, StepPlans};
 pub use upstream::Upstream;
 pub use upstream::simulated::{SimulatedBuilder, SimulatedCounters, SimulatedUpstream};

@@ -1,0 +1,190 @@
+//! A plan: for each request of a step, by position, what is expected and where it goes.
+
+use std::hash::{BuildHasher, Hasher};
+
+use rustc_hash::FxBuildHasher;
+
+use super::StepId;
+use super::offsets;
+use super::record::{Key, LEAVES, Record};
+
+/// What two runs agreed on, to be planned. Needs no lock.
+#[derive(Debug)]
+pub struct PlanJob {
+    pub(super) step: StepId,
+    pub(super) record: Record,
+    pub(super) granule_bytes: usize,
+}
+
+/// A plan that is ready for use.
+#[derive(Debug)]
+pub struct SolvedPlan {
+    pub(super) step: StepId,
+    pub(super) slots: Vec<Slot>,
+    pub(super) slab_bytes: usize,
+    pub(super) max_live_bytes: usize,
+    pub(super) align_bytes: usize,
+}
+
+/// One request of a plan.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slot {
+    pub(super) key: Key,
+    pub(super) place: Place,
+    /// Bytes in the slab.
+    pub(super) len: usize,
+    /// How many requests have come when it ends.
+    pub(super) end: u32,
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// So many bytes behind the beginning of the slab.
+    InSlab(usize),
+    /// To a block of its own, since it outlives its step.
+    Own,
+}
+
+impl PlanJob {
+    /// Requests that are planned.
+    #[must_use]
+    pub fn request_count(&self) -> usize {
+        self.record.keys.len()
+    }
+
+    /// Finds the places: some milliseconds for a few thousand requests.
+    #[must_use]
+    pub fn solve(self) -> SolvedPlan {
+        let Self { step, record, granule_bytes } = self;
+        // Places are multiples of the granule, so of every alignment that occurs.
+        let align_bytes = record.keys.iter().map(|key| key.align_bytes).fold(granule_bytes, usize::max);
+        let len_of = |key: &Key| key.size_bytes.max(1).next_multiple_of(align_bytes);
+        let (mut buffers, mut positions) = (Vec::new(), Vec::new());
+        for (at, (key, &end)) in record.keys.iter().zip(&record.ends).enumerate() {
+            if end != LEAVES {
+                let at = at as u32;
+                buffers.push(offsets::Buffer { lower: at, upper: end.max(at + 1), len: len_of(key) });
+                positions.push(at as usize);
+            }
+        }
+        let placed = offsets::place(&buffers, align_bytes);
+        let slot = |(key, &end): (&Key, &u32)| Slot { key: *key, place: Place::Own, len: len_of(key), end };
+        let mut slots: Vec<Slot> = record.keys.iter().zip(&record.ends).map(slot).collect();
+        for (&at, &offset) in positions.iter().zip(&placed.offsets) {
+            slots[at].place = Place::InSlab(offset);
+        }
+        SolvedPlan {
+            step,
+            slots,
+            slab_bytes: placed.peak_bytes,
+            max_live_bytes: offsets::max_live_bytes(&buffers),
+            align_bytes,
+        }
+    }
+}
+
+impl SolvedPlan {
+    /// Bytes of its slab.
+    #[must_use]
+    pub fn slab_bytes(&self) -> usize {
+        self.slab_bytes
+    }
+
+    /// The most bytes that are alive at once of what lies in the slab: no plan needs less.
+    #[must_use]
+    pub fn max_live_bytes(&self) -> usize {
+        self.max_live_bytes
+    }
+}
+
+/// A plan in use.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) id: u64,
+    pub(super) slots: Vec<Slot>,
+    /// The slots in the slab, by when they end.
+    pub(super) due: Vec<u32>,
+    /// For each position a hash of the requests before it.
+    prefixes: Vec<u64>,
+    pub(super) slab_bytes: usize,
+    pub(super) max_live_bytes: usize,
+    pub(super) align_bytes: usize,
+    /// When it was used last, counted in runs.
+    pub(super) last_used: u64,
+    /// The plan of the run that followed the last one.
+    pub(super) followed_by: Option<u64>,
+    /// Runs in sequence in which something was late.
+    pub(super) late_runs: u32,
+    /// Later ends than planned, by slot, of these runs.
+    pub(super) late_ends: Vec<(u32, u32)>,
+    /// Blocks that serve one position, by position.
+    pub(super) own: Vec<(u32, usize)>,
+}
+
+impl Plan {
+    pub(super) fn new(id: u64, solved: SolvedPlan) -> Self {
+        let slots = solved.slots;
+        let in_slab = |slot: &Slot| matches!(slot.place, Place::InSlab(_));
+        let mut due: Vec<u32> = (0..slots.len() as u32).filter(|&at| in_slab(&slots[at as usize])).collect();
+        due.sort_by_key(|&at| slots[at as usize].end);
+        let mut hasher = FxBuildHasher.build_hasher();
+        let mut prefixes = vec![hasher.finish()];
+        for slot in &slots {
+            hasher.write_usize(slot.key.size_bytes);
+            hasher.write_usize(slot.key.align_bytes << 1 | usize::from(slot.key.zeroed));
+            prefixes.push(hasher.finish());
+        }
+        Self {
+            id,
+            slots,
+            due,
+            prefixes,
+            slab_bytes: solved.slab_bytes,
+            max_live_bytes: solved.max_live_bytes,
+            align_bytes: solved.align_bytes,
+            last_used: 0,
+            followed_by: None,
+            late_runs: 0,
+            late_ends: Vec::new(),
+            own: Vec::new(),
+        }
+    }
+
+    /// Whether the request at `position` is this one.
+    #[inline]
+    pub(super) fn expects(&self, position: usize, key: Key) -> bool {
+        self.slots.get(position).is_some_and(|slot| slot.key == key)
+    }
+
+    /// Whether both plans began with the same requests, up to `position`.
+    pub(super) fn begins_as(&self, other: &Self, position: usize) -> bool {
+        let prefix = self.prefixes.get(position);
+        prefix.is_some() && prefix == other.prefixes.get(position)
+    }
+
+    pub(super) fn asks_for_the_same(&self, slots: &[Slot]) -> bool {
+        self.slots.iter().map(|slot| slot.key).eq(slots.iter().map(|slot| slot.key))
+    }
+
+    /// Notes that a slot ended later than planned.
+    pub(super) fn note_late_end(&mut self, slot: u32, end: u32) {
+        match self.late_ends.iter_mut().find(|(at, _)| *at == slot) {
+            // The last run counts: it may have ended within this one.
+            Some((_, known)) => *known = end,
+            None => self.late_ends.push((slot, end)),
+        }
+    }
+
+    /// The same requests with the ends that came later than planned.
+    pub(super) fn record_with_late_ends(&self) -> Record {
+        let mut record = Record::default();
+        record.keys = self.slots.iter().map(|slot| slot.key).collect();
+        record.ends = self.slots.iter().map(|slot| slot.end).collect();
+        for &(slot, end) in &self.late_ends {
+            let known = &mut record.ends[slot as usize];
+            *known = (*known).max(end);
+        }
+        record
+    }
+}
