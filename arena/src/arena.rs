@@ -1,4 +1,6 @@
-//! A placement together with the upstream it draws from.
+//! A placement together with the upstream it draws from, and the steps that are served from it.
+
+mod stepping;
 
 use crate::error::ArenaError;
 use crate::in_advance::{allocate_growing, take_for_a_start};
@@ -7,27 +9,30 @@ use crate::placement::{LiveBlock, Placed, Placement};
 use crate::range::AddressRange;
 use crate::request::Request;
 use crate::stats::Stats;
+use crate::step_plan::StepPlans;
 use crate::upstream::Upstream;
 
-/// A policy and its memory, as one owner holds them. The methods are those of [`Placement`].
+/// A policy and its memory, as one owner holds them. The methods are those of [`Placement`], and see
+/// [`StepPlans`] for steps.
 #[derive(Debug)]
 pub struct Arena<U: Upstream, P: Placement + ?Sized = dyn Placement> {
     upstream: U,
     kept_bytes: usize,
+    steps: StepPlans,
     placement: Box<P>,
 }
 
 impl<U: Upstream, P: Placement> Arena<U, P> {
     /// An arena without memory; ranges are reserved and mapped as they are needed.
     pub fn new(placement: P, upstream: U) -> Self {
-        Self { upstream, kept_bytes: 0, placement: Box::new(placement) }
+        Self { upstream, kept_bytes: 0, steps: StepPlans::default(), placement: Box::new(placement) }
     }
 }
 
 impl<U: Upstream> Arena<U> {
     /// An arena whose policy is chosen at run time.
     pub fn from_boxed(placement: Box<dyn Placement>, upstream: U) -> Self {
-        Self { upstream, kept_bytes: 0, placement }
+        Self { upstream, kept_bytes: 0, steps: StepPlans::default(), placement }
     }
 
     /// Maps `bytes`, rounded up to pages, for requests to come: most for large ones, and a part for small ones
@@ -87,6 +92,11 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
     /// As there.
     #[inline]
     pub fn free(&mut self, addr: usize) -> Result<LiveBlock, ArenaError> {
+        if !self.steps.is_empty()
+            && let Some(freed) = self.free_in_step(addr)
+        {
+            return freed;
+        }
         self.placement.free(addr, &mut self.upstream)
     }
 
@@ -99,12 +109,22 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         addr: usize,
         size_bytes: usize,
     ) -> Result<Option<LiveBlock>, ArenaError> {
+        if let Some(bytes) = self.steps.live_bytes(addr) {
+            // A step's places are as long as they are.
+            let block = LiveBlock { addr, requested_bytes: size_bytes, allocated_bytes: bytes };
+            return Ok((size_bytes <= bytes).then_some(block));
+        }
         self.placement.resize_in_place(addr, size_bytes, &mut self.upstream)
     }
 
-    /// See [`Placement::trim`].
+    /// See [`Placement::trim`]. What steps keep and do not use goes when that was not enough.
     pub fn trim(&mut self, target_bytes: usize) -> usize {
-        self.placement.trim(&mut self.upstream, target_bytes)
+        let returned = self.placement.trim(&mut self.upstream, target_bytes);
+        if returned >= target_bytes || self.steps.is_empty() {
+            return returned;
+        }
+        self.trim_steps();
+        returned + self.placement.trim(&mut self.upstream, target_bytes - returned)
     }
 
     /// See [`Placement::release_all`].
@@ -118,13 +138,21 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
     /// See [`Placement::live_block`].
     #[must_use]
     pub fn live_block(&self, addr: usize) -> Option<LiveBlock> {
-        self.placement.live_block(addr)
+        if let Some(bytes) = self.steps.live_bytes(addr) {
+            return Some(LiveBlock { addr, requested_bytes: bytes, allocated_bytes: bytes });
+        }
+        self.placement.live_block(addr).filter(|_| !self.steps.keeps(addr))
     }
 
-    /// See [`Placement::live_blocks`].
+    /// See [`Placement::live_blocks`]; of the blocks that steps hand out instead of those that they lie in.
     #[must_use]
     pub fn live_blocks(&self) -> Vec<LiveBlock> {
-        self.placement.live_blocks()
+        let mut blocks = self.placement.live_blocks();
+        if !self.steps.is_empty() {
+            blocks.retain(|block| !self.steps.keeps(block.addr));
+            blocks.extend(self.steps.live_blocks());
+        }
+        blocks
     }
 
     /// See [`Placement::clean_ranges`].
@@ -172,6 +200,7 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
     /// # Errors
     /// As there.
     pub fn validate(&self) -> Result<(), Violation> {
+        self.steps.validate()?;
         self.placement.validate()
     }
 

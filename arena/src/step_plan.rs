@@ -32,6 +32,7 @@ use rustc_hash::FxBuildHasher;
 use self::slab::Slab;
 use self::step::Step;
 use crate::invariant::Violation;
+use crate::placement::LiveBlock;
 use crate::range::AddressRange;
 use crate::request::Request;
 
@@ -65,10 +66,18 @@ pub enum Served {
 pub enum Freed {
     /// The pool's.
     ByPool,
-    /// A step's, which keeps the place.
-    Kept,
-    /// A step's that is no more, and its last there: this block is the pool's to free.
-    Release(usize),
+    /// A step's, which keeps the place of so many bytes.
+    Kept {
+        /// Bytes of the place.
+        bytes: usize,
+    },
+    /// A step's that is no more, and its last there: the slab is the pool's to free.
+    Last {
+        /// Bytes of the place.
+        bytes: usize,
+        /// The address of the pool's block.
+        slab: usize,
+    },
     /// Nobody's: it lies in a slab, or is kept for a step, and is not alive.
     Unknown,
 }
@@ -143,10 +152,13 @@ impl StepPlans {
         for step in self.steps.values_mut() {
             step.freed(addr);
         }
+        if self.own.is_empty() {
+            return Freed::ByPool;
+        }
         match self.own.get_mut(&addr) {
             Some(own) if own.live => {
                 own.live = false;
-                Freed::Kept
+                Freed::Kept { bytes: own.len }
             }
             Some(_) => Freed::Unknown,
             None => Freed::ByPool,
@@ -157,16 +169,17 @@ impl StepPlans {
     fn free_in_slab(&mut self, at: usize, addr: usize) -> Freed {
         let slab = &mut self.slabs[at];
         let Some(block) = slab.free(addr) else { return Freed::Unknown };
+        let bytes = block.len;
         match self.steps.get_mut(&slab.step).filter(|_| !slab.retired) {
             Some(step) => step.freed_in_slab(block, addr),
             None if slab.is_unused() => {
                 let start = slab.range().start;
                 self.slabs.swap_remove(at);
-                return Freed::Release(start);
+                return Freed::Last { bytes, slab: start };
             }
             None => {}
         }
-        Freed::Kept
+        Freed::Kept { bytes }
     }
 
     /// The live block of a step that starts at `addr`: its length in bytes.
@@ -175,6 +188,7 @@ impl StepPlans {
         let slab = self.slabs.iter().find(|slab| slab.range().contains(addr));
         match slab {
             Some(slab) => slab.live_bytes(addr),
+            None if self.own.is_empty() => None,
             None => self.own.get(&addr).filter(|own| own.live).map(|own| own.len),
         }
     }
@@ -186,9 +200,27 @@ impl StepPlans {
             || self.own.get(&addr).is_some_and(|own| !own.live)
     }
 
-    /// All live blocks in slabs: address and bytes asked for.
-    pub fn live_blocks(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+    /// All live blocks in slabs.
+    pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
         self.slabs.iter().flat_map(Slab::live_blocks)
+    }
+
+    /// How many blocks in slabs are alive.
+    #[must_use]
+    pub fn live_count(&self) -> usize {
+        self.slabs.iter().map(Slab::live_count).sum()
+    }
+
+    /// How many of the pool's blocks [`keeps`](Self::keeps) is true for.
+    #[must_use]
+    pub fn kept_count(&self) -> usize {
+        self.slabs.len() + self.own.values().filter(|own| !own.live).count()
+    }
+
+    /// Whether the address lies in a slab.
+    #[must_use]
+    pub fn is_in_slab(&self, addr: usize) -> bool {
+        self.slabs.iter().any(|slab| slab.range().contains(addr))
     }
 
     /// The run ends. A plan is to be made when it went as another one before, and not as any plan.

@@ -12,7 +12,8 @@ use mempool_arena::{AddressRange, Request};
 
 use crate::error::PoolError;
 use crate::slot::{Outcome, Slot};
-use crate::thread_state::{Inside, host, host_of_user_code, set_host};
+use crate::step::StepNumber;
+use crate::thread_state::{HostScope, Inside, host, host_of_user_code, set_host};
 use crate::{region, registry};
 
 /// Requests of fewer bytes go to the inner allocator unless another threshold is set. See
@@ -67,20 +68,20 @@ impl<Inner> PoolAllocator<Inner> {
 
 /// Where a request of `size` bytes that reached the threshold is served. The caller is inside.
 #[inline]
-fn target(size: usize) -> Option<&'static Slot> {
+fn target(size: usize) -> Option<(&'static Slot, Option<StepNumber>)> {
     match host() {
-        Some(slot) if size >= slot.min_bytes() => Some(slot),
-        _ => registry::default_slot(),
+        HostScope { slot: Some(slot), step } if size >= slot.min_bytes() => Some((slot, step)),
+        _ => registry::default_slot().map(|slot| (slot, None)),
     }
 }
 
-/// Runs `f` with the slot that serves a request of this size and with the request, unless pool
-/// code itself makes it.
+/// Runs `f` with the slot that serves a request of this size, with the request and with the step that it is
+/// one of, unless pool code itself makes it.
 #[inline]
-fn at_target<R>(layout: Layout, f: impl FnOnce(&Slot, Request) -> R) -> Option<R> {
+fn at_target<R>(layout: Layout, f: impl FnOnce(&Slot, Request, Option<StepNumber>) -> R) -> Option<R> {
     let stay = Inside::enter()?;
     let request = Request::new(layout.size()).aligned_to(layout.align());
-    let result = target(layout.size()).map(|slot| f(slot, request));
+    let result = target(layout.size()).map(|(slot, step)| f(slot, request, step));
     stay.leave();
     result
 }
@@ -90,7 +91,7 @@ fn overflowed(layout: Layout, block: *mut u8) -> *mut u8 {
     if !block.is_null()
         && let Some(stay) = Inside::enter()
     {
-        if let Some(slot) = target(layout.size()) {
+        if let Some((slot, _)) = target(layout.size()) {
             slot.count_overflow(layout.size());
         }
         stay.leave();
@@ -202,7 +203,7 @@ unsafe impl<Inner: GlobalAlloc> GlobalAlloc for PoolAllocator<Inner> {
                     return old;
                 }
                 let request = Request::new(new_size).aligned_to(layout.align());
-                match on_slot(slot, |slot| slot.allocate(request)) {
+                match on_slot(slot, |slot| slot.allocate(request, None)) {
                     Outcome::Placed(addr) => pointer(addr),
                     Outcome::Refused => ptr::null_mut(),
                     Outcome::Overflow => {
@@ -234,7 +235,7 @@ static PROBE: Slot = Slot::counting();
 /// the scope is the probe, and the allocator counts it there.
 fn is_linked() -> bool {
     let before = PROBE.bypassed().0;
-    let outer = set_host(Some(&PROBE));
+    let outer = set_host(HostScope { slot: Some(&PROBE), step: None });
     // The optimiser may remove an allocation whose address nobody sees.
     drop(std::hint::black_box(Box::new([0_u8; 64])));
     set_host(outer);

@@ -49,6 +49,7 @@ mod scope;
 mod sizing;
 mod slot;
 mod stats;
+mod step;
 mod thread_state;
 
 pub use allocator::{DEFAULT_THRESHOLD_BYTES, PoolAllocator};
@@ -60,7 +61,7 @@ pub use instrument::Instrumented;
 pub use mempool_arena as arena;
 pub use mempool_arena::{
     ArenaError, BucketStats, Conf, ConfError, Margin, Mode, Policy, Stat, Stats, StepArena, StepArenaError,
-    Violation, bucket_of,
+    StepPlanStats, Violation, bucket_of,
 };
 pub use options::PoolOptions;
 pub use pool::{MemPool, with_pool};
@@ -72,3 +73,4 @@ pub use recording::{TraceRecording, TraceSummary};
 pub use scope::{ScopeGuard, without_pools};
 pub use sizing::PoolSize;
 pub use stats::{PoolStats, StepStats};
+pub use step::StepPlan;

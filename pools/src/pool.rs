@@ -15,6 +15,7 @@ use crate::registry;
 use crate::scope::{self, ScopeGuard, Target};
 use crate::slot::Slot;
 use crate::stats::PoolStats;
+use crate::step::StepPlan;
 use crate::thread_state::inside;
 
 /// A memory pool: what is allocated inside its scope lies in memory of its own.
@@ -133,6 +134,13 @@ impl MemPool {
     /// The future `future` inside the pool's scope whenever it is polled.
     pub fn instrument<F: Future>(&self, future: F) -> Instrumented<F> {
         Instrumented::new(future, self.clone())
+    }
+
+    /// A step of the program that repeats itself: it is planned, and then makes no search for memory any more.
+    /// See [`StepPlan`].
+    #[must_use]
+    pub fn step(&self) -> StepPlan {
+        StepPlan::new(self.clone())
     }
 
     /// Gives the pool's free pages back to the system or the device, and returns their bytes.

@@ -12,12 +12,17 @@ use crate::device::DeviceId;
 use crate::pool::{MemPool, Place};
 use crate::propagate::Propagation;
 use crate::slot::Slot;
-use crate::thread_state::{DEVICE_SCOPES, DeviceScope, OtherDevices, inside, set_devices, set_host};
+use crate::step::StepNumber;
+use crate::thread_state::{
+    DEVICE_SCOPES, DeviceScope, HostScope, OneDevice, OtherDevices, inside, set_devices, set_host,
+};
 
 /// Where the requests of a scope go.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Pool(MemPool),
+    /// To a pool, as the requests of a step of it.
+    Step(MemPool, StepNumber),
     /// To the inner allocator, as if there were no pools.
     Inner,
 }
@@ -26,25 +31,37 @@ pub(crate) enum Target {
 static INNER: Slot = Slot::counting();
 
 impl Target {
-    /// Where host requests go, if the scope says so.
-    fn host(&self) -> Option<&'static Slot> {
+    /// The pool and the step, unless requests go to none.
+    fn pool(&self) -> Option<(&MemPool, Option<StepNumber>)> {
         match self {
-            Self::Pool(pool) => match pool.place() {
-                Place::Host(slot) => Some(slot),
-                Place::Device(_) => None,
-            },
-            Self::Inner => Some(&INNER),
+            Self::Pool(pool) => Some((pool, None)),
+            Self::Step(pool, step) => Some((pool, Some(*step))),
+            Self::Inner => None,
+        }
+    }
+
+    /// What other threads can enter: a step is its own thread's.
+    fn to_hand_over(&self) -> Self {
+        self.pool().map_or(Self::Inner, |(pool, _)| Self::Pool(pool.clone()))
+    }
+
+    /// Where host requests go, if the scope says so.
+    fn host(&self) -> Option<HostScope> {
+        let Some((pool, step)) = self.pool() else {
+            return Some(HostScope { slot: Some(&INNER), step: None });
+        };
+        match pool.place() {
+            Place::Host(slot) => Some(HostScope { slot: Some(slot), step }),
+            Place::Device(_) => None,
         }
     }
 
     /// Where requests on `device` go, if the scope says so.
     fn on_device(&self, device: DeviceId) -> Option<DeviceScope> {
-        match self {
-            Self::Pool(pool) => match pool.place() {
-                Place::Device(slot) if slot.device.id == device => Some(DeviceScope::Pool(slot)),
-                Place::Device(_) | Place::Host(_) => None,
-            },
-            Self::Inner => Some(DeviceScope::PassThrough),
+        let Some((pool, step)) = self.pool() else { return Some(DeviceScope::PassThrough) };
+        match pool.place() {
+            Place::Device(slot) if slot.device.id == device => Some(DeviceScope::Pool(slot, step)),
+            Place::Device(_) | Place::Host(_) => None,
         }
     }
 }
@@ -63,30 +80,26 @@ impl Stack {
     /// Tells the thread's state where requests go now.
     fn publish(&self) {
         let innermost = || self.entries.iter().rev().map(|entry| &entry.target);
-        set_host(innermost().find_map(Target::host));
+        set_host(innermost().find_map(Target::host).unwrap_or(HostScope::DEFAULT));
         let mut devices = [None; DEVICE_SCOPES];
         let mut count = 0;
         let mut others = OtherDevices::Default;
         for target in innermost() {
-            match target {
-                Target::Inner => {
-                    others = OtherDevices::PassThrough;
-                    break;
-                }
-                Target::Pool(pool) => {
-                    let Place::Device(slot) = pool.place() else { continue };
-                    let id = slot.device.id;
-                    if devices.iter().flatten().any(|&(other, _)| other == id) {
-                        continue;
-                    }
-                    if count == DEVICE_SCOPES {
-                        others = OtherDevices::Many;
-                        break;
-                    }
-                    devices[count] = Some((id, slot));
-                    count += 1;
-                }
+            let Some((pool, step)) = target.pool() else {
+                others = OtherDevices::PassThrough;
+                break;
+            };
+            let Place::Device(slot) = pool.place() else { continue };
+            let device = slot.device.id;
+            if devices.iter().flatten().any(|one: &OneDevice| one.device == device) {
+                continue;
             }
+            if count == DEVICE_SCOPES {
+                others = OtherDevices::Many;
+                break;
+            }
+            devices[count] = Some(OneDevice { device, pool: slot, step });
+            count += 1;
         }
         set_devices(devices, others);
     }
@@ -153,16 +166,15 @@ pub(crate) fn current() -> Vec<Target> {
     STACK.with(|stack| {
         let stack = stack.borrow();
         let mut current: Vec<Target> = Vec::new();
-        let covers = |seen: &[Target], target: &Target| match target {
-            Target::Inner => false,
-            Target::Pool(pool) => seen.iter().any(|other| match other {
-                Target::Inner => true,
-                Target::Pool(other) => other.place().shares_requests_with(pool.place()),
-            }),
+        let covers = |seen: &[Target], target: &Target| {
+            let Some((pool, _)) = target.pool() else { return false };
+            seen.iter().any(|other| {
+                other.pool().is_none_or(|(other, _)| other.place().shares_requests_with(pool.place()))
+            })
         };
         for entry in stack.entries.iter().rev() {
             if !covers(&current, &entry.target) {
-                current.push(entry.target.clone());
+                current.push(entry.target.to_hand_over());
             }
             if matches!(entry.target, Target::Inner) {
                 break;

@@ -16,6 +16,7 @@ use crate::os;
 use crate::recording::{self, Change, RecordingId, Source};
 use crate::sizing::growth_bytes;
 use crate::stats::{PoolStats, StepStats};
+use crate::step::StepNumber;
 use crate::thread_state::inside;
 
 /// Requests that went to the inner allocator instead, and their bytes.
@@ -192,23 +193,34 @@ impl Slot {
 
     /// Serves a request. The caller is [`Inside`](crate::thread_state::Inside).
     #[inline]
-    pub(crate) fn allocate(&self, request: Request) -> Outcome {
-        self.place(request, |_, outcome| outcome)
+    pub(crate) fn allocate(&self, request: Request, step: Option<StepNumber>) -> Outcome {
+        self.place(request, step, false, |_, outcome| outcome)
     }
 
     /// As [`allocate`](Self::allocate), with the parts of the block that read as zero already,
     /// in order of address.
     #[inline]
-    pub(crate) fn allocate_zeroed(&self, request: Request) -> (Outcome, Vec<AddressRange>) {
-        self.place(request, |core, outcome| match (core, outcome) {
+    pub(crate) fn allocate_zeroed(
+        &self,
+        request: Request,
+        step: Option<StepNumber>,
+    ) -> (Outcome, Vec<AddressRange>) {
+        self.place(request, step, true, |core, outcome| match (core, outcome) {
             (Some(core), Outcome::Placed(addr)) => (outcome, core.arena.clean_ranges(addr)),
             _ => (outcome, Vec::new()),
         })
     }
 
-    /// Serves a request and runs `then` before the lock is let go of.
+    /// Serves a request and runs `then` before the lock is let go of, with the core unless the block was
+    /// written before.
     #[inline]
-    fn place<R>(&self, request: Request, then: impl FnOnce(Option<&Core>, Outcome) -> R) -> R {
+    fn place<R>(
+        &self,
+        request: Request,
+        step: Option<StepNumber>,
+        zeroed: bool,
+        then: impl FnOnce(Option<&Core>, Outcome) -> R,
+    ) -> R {
         if self.counts_only {
             return then(None, Outcome::Overflow);
         }
@@ -216,8 +228,17 @@ impl Slot {
         let Some(core) = guard.as_mut() else {
             return then(None, Outcome::Overflow);
         };
+        if let Some(step) = step
+            && let Some(placed) = core.arena.allocate_in_step(step.id(), request, zeroed)
+        {
+            core.note(Change::Allocated { addr: placed.addr, size_bytes: request.size_bytes });
+            return then(None, Outcome::Placed(placed.addr));
+        }
         let outcome = match core.allocate(request) {
             Ok(placed) => {
+                if let Some(step) = step {
+                    core.arena.placed_in_step(step.id(), placed);
+                }
                 core.note(Change::Allocated { addr: placed.addr, size_bytes: request.size_bytes });
                 Outcome::Placed(placed.addr)
             }
@@ -260,7 +281,7 @@ impl Slot {
             foreign(addr);
         }
         core.note(Change::Ended { addr });
-        if core.retired && core.arena.stats().blocks.current == 0 {
+        if core.retired && core.arena.live_count() == 0 {
             self.close(guard);
         }
     }
@@ -282,7 +303,7 @@ impl Slot {
         let mut guard = self.core.lock();
         let Some(core) = guard.as_mut().filter(|core| core.id == id) else { return };
         core.retired = true;
-        if core.arena.stats().blocks.current == 0 {
+        if core.arena.live_count() == 0 {
             self.close(guard);
         }
     }
@@ -298,6 +319,11 @@ impl Slot {
             drop(guard);
             crate::registry::return_slot(self.index);
         }
+    }
+
+    /// Runs `f` on the arena of the open pool `id`; `None` when the slot holds another pool or none.
+    pub(crate) fn with_arena<R>(&self, id: u64, f: impl FnOnce(&mut Arena<HostUpstream>) -> R) -> Option<R> {
+        inside(|| self.read(id, |core| f(&mut core.arena)))
     }
 
     /// Runs `f` on the open pool `id`; `None` when the slot holds another pool or none.

@@ -9,12 +9,33 @@ use std::cell::Cell;
 use crate::device::{DeviceId, PoolSlot};
 use crate::os;
 use crate::slot::Slot;
+use crate::step::StepNumber;
+
+/// Where host requests go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostScope {
+    /// `None` stands for the default pool.
+    pub(crate) slot: Option<&'static Slot>,
+    /// The step of that pool which the thread is in.
+    pub(crate) step: Option<StepNumber>,
+}
+
+impl HostScope {
+    pub(crate) const DEFAULT: Self = Self { slot: None, step: None };
+}
+
+/// Where the requests of one device go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OneDevice {
+    pub(crate) device: DeviceId,
+    pub(crate) pool: &'static PoolSlot,
+    pub(crate) step: Option<StepNumber>,
+}
 
 struct ThreadState {
-    /// Where host requests go; `None` stands for the default pool.
-    host: Cell<Option<&'static Slot>>,
+    host: Cell<HostScope>,
     /// Where the requests of some devices go, the innermost first.
-    devices: Cell<[Option<(DeviceId, &'static PoolSlot)>; DEVICE_SCOPES]>,
+    devices: Cell<[Option<OneDevice>; DEVICE_SCOPES]>,
     /// What holds for a device that is not among them.
     other_devices: Cell<OtherDevices>,
     inside: Cell<bool>,
@@ -41,13 +62,14 @@ pub(crate) enum DeviceScope {
     None,
     /// To the driver, as if there were no pools.
     PassThrough,
-    Pool(&'static PoolSlot),
+    /// To this pool, and to the step of it which the thread is in.
+    Pool(&'static PoolSlot, Option<StepNumber>),
 }
 
 thread_local! {
     static STATE: ThreadState = const {
         ThreadState {
-            host: Cell::new(None),
+            host: Cell::new(HostScope::DEFAULT),
             devices: Cell::new([None; DEVICE_SCOPES]),
             other_devices: Cell::new(OtherDevices::Default),
             inside: Cell::new(false),
@@ -61,7 +83,7 @@ pub(crate) fn device_scope(device: DeviceId) -> DeviceScope {
     let (devices, others) = STATE.with(|state| (state.devices.get(), state.other_devices.get()));
     for entry in devices {
         match entry {
-            Some((id, pool)) if id == device => return DeviceScope::Pool(pool),
+            Some(one) if one.device == device => return DeviceScope::Pool(one.pool, one.step),
             Some(_) => {}
             None => break,
         }
@@ -74,31 +96,28 @@ pub(crate) fn device_scope(device: DeviceId) -> DeviceScope {
 }
 
 /// Sets where the thread's requests on devices go.
-pub(crate) fn set_devices(
-    devices: [Option<(DeviceId, &'static PoolSlot)>; DEVICE_SCOPES],
-    others: OtherDevices,
-) {
+pub(crate) fn set_devices(devices: [Option<OneDevice>; DEVICE_SCOPES], others: OtherDevices) {
     STATE.with(|state| {
         state.devices.set(devices);
         state.other_devices.set(others);
     });
 }
 
-/// The pool of the innermost scope on this thread.
+/// The innermost scope of the host on this thread.
 #[inline]
-pub(crate) fn host() -> Option<&'static Slot> {
+pub(crate) fn host() -> HostScope {
     STATE.with(|state| state.host.get())
 }
 
 /// The pool of the innermost scope on this thread, unless pool code itself asks.
 #[inline]
 pub(crate) fn host_of_user_code() -> Option<&'static Slot> {
-    STATE.with(|state| if state.inside.get() { None } else { state.host.get() })
+    STATE.with(|state| if state.inside.get() { None } else { state.host.get().slot })
 }
 
 /// Sets where this thread's host requests go, and returns where they went.
-pub(crate) fn set_host(slot: Option<&'static Slot>) -> Option<&'static Slot> {
-    STATE.with(|state| state.host.replace(slot))
+pub(crate) fn set_host(scope: HostScope) -> HostScope {
+    STATE.with(|state| state.host.replace(scope))
 }
 
 /// Sends this thread's requests to the inner allocator, or ends that, across a fork. Pool code

@@ -8,6 +8,7 @@ mod recorded;
 mod recording;
 mod scopes;
 mod sizing;
+mod steps;
 mod threads;
 
 /// Far above every threshold.

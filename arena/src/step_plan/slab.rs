@@ -6,6 +6,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::StepId;
 use crate::invariant::Violation;
+use crate::placement::LiveBlock;
 use crate::range::AddressRange;
 
 /// A block that a plan placed.
@@ -106,8 +107,16 @@ impl Slab {
         self.live.get(&addr).map(|block| block.len)
     }
 
-    pub(super) fn live_blocks(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.live.iter().map(|(&addr, block)| (addr, block.size_bytes))
+    pub(super) fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
+        self.live.iter().map(|(&addr, block)| LiveBlock {
+            addr,
+            requested_bytes: block.size_bytes,
+            allocated_bytes: block.len,
+        })
+    }
+
+    pub(super) fn live_count(&self) -> usize {
+        self.live.len()
     }
 
     pub(super) fn check(&self) -> Result<(), Violation> {

@@ -16,6 +16,8 @@ use crate::request::Request;
 const LOOKED_AHEAD: usize = 8;
 /// When blocks ended later than planned in so many runs in sequence, the step is planned anew.
 const LATE_RUNS: u32 = 2;
+/// So many runs in sequence may end early, on an error perhaps, before that is taken for a habit.
+const SHORT_RUNS: u32 = 4;
 /// Blocks of its own that a position has at most: while the last result is still held, another serves.
 const OWN_BLOCKS: usize = 2;
 
@@ -50,6 +52,29 @@ pub struct StepPlanStats {
     pub max_live_bytes: usize,
 }
 
+impl StepPlanStats {
+    /// Adds the figures of the same step in another stream. A run counts once.
+    pub fn add(&mut self, other: &Self) {
+        self.runs = self.runs.max(other.runs);
+        self.planned_runs = self.planned_runs.max(other.planned_runs);
+        for (sum, more) in [
+            (&mut self.planned, other.planned),
+            (&mut self.own, other.own),
+            (&mut self.left, other.left),
+            (&mut self.recorded, other.recorded),
+            (&mut self.unexpected, other.unexpected),
+            (&mut self.late, other.late),
+            (&mut self.switches, other.switches),
+            (&mut self.installed, other.installed),
+        ] {
+            *sum += more;
+        }
+        self.plans += other.plans;
+        self.slab_bytes += other.slab_bytes;
+        self.max_live_bytes += other.max_live_bytes;
+    }
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Step {
@@ -63,6 +88,8 @@ pub(super) struct Step {
     /// Runs that no plan expected, the latest last.
     candidates: Vec<Record>,
     run: Option<Run>,
+    /// Runs in sequence that ended before their plan.
+    short_runs: u32,
     /// The plan of the run before.
     last_plan: Option<u64>,
     stats: StepPlanStats,
@@ -96,6 +123,7 @@ impl Step {
             slab_at: 0,
             candidates: Vec::new(),
             run: None,
+            short_runs: 0,
             last_plan: None,
             stats: StepPlanStats::default(),
         }
@@ -342,7 +370,9 @@ impl Step {
     /// The run ends. See [`StepPlans::end`](super::StepPlans::end).
     pub(super) fn end(&mut self, id: StepId, slabs: &mut [Slab]) -> Option<PlanJob> {
         let (plan, position) = self.run.as_ref().map(|run| (run.plan, run.position))?;
-        if plan.is_some_and(|at| position < self.plans[at].slots.len()) {
+        let is_short = plan.is_some_and(|at| position < self.plans[at].slots.len());
+        self.short_runs = if is_short { self.short_runs + 1 } else { 0 };
+        if self.short_runs > SHORT_RUNS {
             self.differ(slabs);
         }
         let mut run = self.run.take()?;
@@ -360,6 +390,9 @@ impl Step {
         if let Some(mut record) = run.record {
             record.close();
             return self.compare(record).map(|record| PlanJob { step: id, record, granule_bytes });
+        }
+        if is_short {
+            return None;
         }
         let plan = &mut self.plans[plan?];
         self.stats.planned_runs += 1;

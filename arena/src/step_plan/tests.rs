@@ -62,9 +62,9 @@ impl Model {
             Freed::ByPool => {
                 self.pool.remove(&addr).expect("it is the pool's");
             }
-            Freed::Kept => {}
-            Freed::Release(block) => {
-                self.pool.remove(&block).expect("the slab is the pool's");
+            Freed::Kept { .. } => {}
+            Freed::Last { slab, .. } => {
+                self.pool.remove(&slab).expect("the slab is the pool's");
             }
             Freed::Unknown => panic!("{addr:#x} is alive"),
         }
@@ -302,7 +302,7 @@ fn a_second_free_is_nobodys() {
     }
     model.begin();
     let addr = model.allocate(1000, false);
-    assert_eq!(model.plans.free(addr), Freed::Kept);
+    assert_eq!(model.plans.free(addr), Freed::Kept { bytes: 1024 });
     assert_eq!(model.plans.free(addr), Freed::Unknown);
     assert_eq!(model.plans.free(addr + 64), Freed::Unknown);
     assert_eq!(model.plans.free(12), Freed::ByPool);

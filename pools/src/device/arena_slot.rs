@@ -22,6 +22,7 @@ use crate::device::state::DeviceState;
 use crate::device::upstream::{DeviceUpstream, Taking};
 use crate::lock::Lock;
 use crate::recording::{self, Change, RecordingId, Source};
+use crate::step::{DEVICE_GRANULE_BYTES, StepNumber};
 
 /// In whose order an arena's memory is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -227,6 +228,35 @@ impl ArenaCore {
         self.place_mapped(request)
     }
 
+    /// As [`allocate_mapped`](Self::allocate_mapped); a request of a step where its plan has a place for it.
+    /// `asked` is whether the step was asked before, and so it was then.
+    #[inline]
+    pub(crate) fn serve(
+        &mut self,
+        request: Request,
+        step: Option<StepNumber>,
+        asked: &mut bool,
+    ) -> Option<Placed> {
+        let Some(step) = step else { return self.allocate_mapped(request) };
+        let id = step.id();
+        if std::mem::replace(asked, true) {
+            let placed = self.allocate_mapped(request)?;
+            self.arena.placed_in_step(id, placed);
+            return Some(placed);
+        }
+        if !self.arena.has_step(id) {
+            self.arena.add_step(id, step.options(DEVICE_GRANULE_BYTES));
+            self.arena.begin_step(id);
+        }
+        if let Some(placed) = self.arena.allocate_in_step(id, request, false) {
+            self.note(Change::Allocated { addr: placed.addr, size_bytes: request.size_bytes });
+            return Some(placed);
+        }
+        let placed = self.allocate_mapped(request)?;
+        self.arena.placed_in_step(id, placed);
+        Some(placed)
+    }
+
     /// As [`allocate_mapped`](Self::allocate_mapped), whatever waits.
     #[inline]
     pub(crate) fn place_mapped(&mut self, request: Request) -> Option<Placed> {
@@ -364,18 +394,16 @@ impl ArenaCore {
     /// Number of blocks that are live for their users.
     #[inline]
     pub(crate) fn live_blocks(&self) -> usize {
-        self.arena.stats().blocks.current - self.pending.len()
+        self.arena.live_count() - self.pending.len()
     }
 
-    /// Requested and allocated bytes of freed blocks that wait.
-    pub(crate) fn pending_bytes(&self) -> (usize, usize) {
-        self.pending.iter().fold((0, 0), |(requested, allocated), pending| {
-            (requested + pending.block.requested_bytes, allocated + pending.block.allocated_bytes)
+    /// Requested and allocated bytes of freed blocks that wait, and their number. What lies in the slab of a step
+    /// is a part of it.
+    pub(crate) fn pending_blocks(&self) -> (usize, usize, usize) {
+        let blocks = self.pending.iter().filter(|pending| !self.arena.is_in_slab(pending.addr));
+        blocks.fold((0, 0, 0), |(requested, allocated, count), Pending { block, .. }| {
+            (requested + block.requested_bytes, allocated + block.allocated_bytes, count + 1)
         })
-    }
-
-    pub(crate) fn pending_count(&self) -> usize {
-        self.pending.len()
     }
 
     /// Makes those waiting blocks free whose work is done. Never waits. The context is current.
@@ -462,7 +490,8 @@ impl ArenaCore {
     /// Whether nothing is left here: no block, no page.
     pub(crate) fn is_empty(&self) -> bool {
         let stats = self.arena.stats();
-        stats.blocks.current == 0
+        self.arena.live_count() == 0
+            && stats.blocks.current == 0
             && stats.segments.current == 0
             && !self.arena.upstream().has_set_aside()
             && !self.serves_graph()

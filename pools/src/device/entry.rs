@@ -120,13 +120,15 @@ fn serve(call: &Call, bytes: usize) -> Allocation {
     let pool = match device_scope(call.device.id) {
         DeviceScope::None => call.device.default_pool(),
         DeviceScope::PassThrough => return Allocation::PassThrough,
-        DeviceScope::Pool(pool) if bytes >= pool.min_bytes() => pool,
-        DeviceScope::Pool(pool) => {
+        DeviceScope::Pool(pool, step) if bytes >= pool.min_bytes() => {
+            return pool.allocate(call, bytes, step);
+        }
+        DeviceScope::Pool(pool, _) => {
             pool.count_bypassed(bytes);
             call.device.default_pool()
         }
     };
-    pool.allocate(call, bytes)
+    pool.allocate(call, bytes, None)
 }
 
 /// Serves a free.

@@ -225,7 +225,7 @@ fn report(pool: &'static PoolSlot, request: Request, refused: &ArenaError) -> Oo
     let device = pool.device;
     let stats = pool.stats();
     let mut waiting_bytes = 0;
-    pool.for_each_arena(|core: &mut ArenaCore| waiting_bytes += core.pending_bytes().1);
+    pool.for_each_arena(|core: &mut ArenaCore| waiting_bytes += core.pending_blocks().1);
     let (device_free_bytes, _) = device.memory_info().unwrap_or((0, device.total_bytes));
     let mut other_pools: Vec<(String, usize)> = device
         .pools()

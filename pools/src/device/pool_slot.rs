@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use mempool_arena::{Request, Stats, UpstreamError, Violation};
+use mempool_arena::{AddressRange, ArenaError, PlanJob, Request, Stats, StepId, UpstreamError, Violation};
 
 use self::sizes::Sizes;
 use crate::blocks::Blocks;
@@ -27,6 +27,7 @@ use crate::lock::Lock;
 use crate::options::Resolved;
 use crate::recording::RecordingId;
 use crate::stats::{PoolStats, StepStats};
+use crate::step::StepNumber;
 
 /// How a device pool is set up.
 #[derive(Debug, Clone)]
@@ -244,19 +245,19 @@ impl PoolSlot {
 
     /// Serves a request.
     #[inline]
-    pub(crate) fn allocate(&'static self, call: &Call, bytes: usize) -> Allocation {
+    pub(crate) fn allocate(&'static self, call: &Call, bytes: usize, step: Option<StepNumber>) -> Allocation {
         if self.guard.load(Ordering::Relaxed) {
-            self.allocate_guarded(call, bytes)
+            self.allocate_guarded(call, bytes, step)
         } else {
-            self.place(call, bytes)
+            self.place(call, bytes, step)
         }
     }
 
     /// Serves a request with margins around the block.
     #[cold]
-    fn allocate_guarded(&'static self, call: &Call, bytes: usize) -> Allocation {
+    fn allocate_guarded(&'static self, call: &Call, bytes: usize, step: Option<StepNumber>) -> Allocation {
         // A size that overflows is refused as any that no memory has.
-        let placed = self.place(call, bytes.saturating_add(2 * MARGIN_BYTES));
+        let placed = self.place(call, bytes.saturating_add(2 * MARGIN_BYTES), step);
         let Allocation::Block(start) = placed else { return placed };
         let addr = start + MARGIN_BYTES;
         // The block may be another pool's, which lent it.
@@ -277,30 +278,52 @@ impl PoolSlot {
 
     /// Places a block.
     #[inline]
-    fn place(&'static self, call: &Call, bytes: usize) -> Allocation {
+    fn place(&'static self, call: &Call, bytes: usize, step: Option<StepNumber>) -> Allocation {
         let request = Request::new(bytes);
         let pool_id = self.id.load(Ordering::Acquire);
+        let mut asked = false;
         if let Some(arena) = thread_cache::arena(self, pool_id, call.owner)
             && let Some(mut guard) = arena.lock_for(self, pool_id, call.owner)
             && let Some(core) = guard.as_mut()
-            && let Some(placed) = core.allocate_mapped(request)
+            && let Some(placed) = core.serve(request, step, &mut asked)
         {
             return Allocation::Block(placed.addr);
         }
-        call.device.with_context(|| self.allocate_slowly(call, request)).unwrap_or(Allocation::OutOfMemory)
+        let placed = call.device.with_context(|| self.allocate_slowly(call, request, step, asked));
+        placed.unwrap_or(Allocation::OutOfMemory)
     }
 
     /// As [`allocate`](Self::allocate), by all means. The context is current.
     #[cold]
-    fn allocate_slowly(&'static self, call: &Call, request: Request) -> Allocation {
+    fn allocate_slowly(
+        &'static self,
+        call: &Call,
+        request: Request,
+        step: Option<StepNumber>,
+        mut asked: bool,
+    ) -> Allocation {
+        if step.is_some() {
+            // A plan may have the place: then no memory is needed.
+            let served = self.with_arena(call, |core| {
+                core.drain();
+                core.serve(request, step, &mut asked)
+            });
+            if let Ok(Some(placed)) = served {
+                return Allocation::Block(placed.addr);
+            }
+        }
         self.collect_garbage(call, request.size_bytes);
         let growth_bytes = self.growth_for(call, request);
         let placed = self.with_arena(call, |core| {
             core.drain();
-            match growth_bytes {
+            let placed = match growth_bytes {
                 None => core.allocate(request, call.waitable()),
                 Some(growth_bytes) => core.allocate_growing(request, growth_bytes, call.waitable()),
+            }?;
+            if let Some(step) = step {
+                core.arena.placed_in_step(step.id(), placed);
             }
+            Ok(placed)
         });
         let refused = match placed {
             Ok(Ok(placed)) => return Allocation::Block(placed.addr),
@@ -450,6 +473,29 @@ impl PoolSlot {
         }
     }
 
+    /// Ends a run of a step on every stream, and makes plans where it agreed with an earlier one. Nothing is
+    /// locked while they are made.
+    pub(crate) fn end_step(&'static self, id: StepId, is_whole: bool) {
+        for arena in self.arenas() {
+            let of_pool = |core: &&mut ArenaCore| std::ptr::eq(core.pool, self);
+            let job = arena.lock().as_mut().filter(of_pool).and_then(|core| core.arena.end_step(id));
+            let Some(solved) = job.filter(|_| is_whole).map(PlanJob::solve) else { continue };
+            self.device.with_context(|| {
+                let mut guard = arena.lock();
+                let Some(core) = guard.as_mut().filter(of_pool) else { return };
+                // Its pages may be new: then they are mapped without waiting for the stream.
+                let slab = core.arena.wanted_slab(&solved).map(|request| {
+                    let block = core.arena.allocate(request)?;
+                    Ok::<_, ArenaError>(AddressRange::new(block.addr, request.size_bytes))
+                });
+                // Without memory for it the step goes on as it is.
+                if let Ok(slab) = slab.transpose() {
+                    core.arena.install_plan(solved, slab);
+                }
+            });
+        }
+    }
+
     /// Gives free pages back until `target_bytes` are returned or none is left that is not kept, and is idle or
     /// made so by waiting, and returns how many bytes it were.
     pub(crate) fn trim(&'static self, target_bytes: usize) -> usize {
@@ -589,8 +635,8 @@ impl PoolSlot {
             let Some(core) = guard.as_mut() else { continue };
             core.arena.settle();
             stats.add(core.arena.stats());
-            let (requested, allocated) = core.pending_bytes();
-            waiting = (waiting.0 + requested, waiting.1 + allocated, waiting.2 + core.pending_count());
+            let (requested, allocated, count) = core.pending_blocks();
+            waiting = (waiting.0 + requested, waiting.1 + allocated, waiting.2 + count);
             largest = largest.max(core.arena.largest_free_bytes());
         }
         // A freed block that work still uses is active, but nobody's.

@@ -17,5 +17,6 @@ mod recorded;
 mod recording;
 mod shortage;
 mod sizing;
+mod steps;
 
 mod world;

@@ -39,13 +39,13 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// A block and the byte it is filled with. Only a page's first and last bytes are written, so
 /// that a program of many megabytes runs in milliseconds.
-struct Pattern {
+pub(super) struct Pattern {
     bytes: Vec<u8>,
     tag: u8,
 }
 
 impl Pattern {
-    fn new(mut bytes: Vec<u8>, tag: u8) -> Self {
+    pub(super) fn new(mut bytes: Vec<u8>, tag: u8) -> Self {
         Self::places(bytes.len()).for_each(|at| bytes[at] = tag);
         Self { bytes, tag }
     }
@@ -54,7 +54,7 @@ impl Pattern {
         (0..len).step_by(4096).flat_map(move |at| [at, (at + 4095).min(len - 1)])
     }
 
-    fn check(&self) {
+    pub(super) fn check(&self) {
         Self::places(self.bytes.len()).for_each(|at| assert_eq!(self.bytes[at], self.tag));
     }
 }

@@ -1,0 +1,116 @@
+//! The steps of an arena's owner: see [`step_plan`](crate::step_plan).
+
+use super::Arena;
+use crate::error::ArenaError;
+use crate::placement::{LiveBlock, Placed, Placement};
+use crate::range::AddressRange;
+use crate::request::Request;
+use crate::stats::bucket_of;
+use crate::step_plan::{Freed, PlanJob, Served, SolvedPlan, StepId, StepOptions, StepPlanStats};
+use crate::upstream::Upstream;
+
+impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
+    /// A new step, unless it exists.
+    pub fn add_step(&mut self, id: StepId, options: StepOptions) {
+        self.steps.add(id, options);
+    }
+
+    /// Whether the step exists.
+    #[must_use]
+    pub fn has_step(&self, id: StepId) -> bool {
+        self.steps.has(id)
+    }
+
+    /// A run of the step begins.
+    pub fn begin_step(&mut self, id: StepId) {
+        self.steps.begin(id);
+    }
+
+    /// Serves a request of a running step where its plan has a place for it; else
+    /// [`allocate`](Self::allocate) is to serve it, and [`placed_in_step`](Self::placed_in_step) to be told.
+    #[inline]
+    pub fn allocate_in_step(&mut self, id: StepId, request: Request, zeroed: bool) -> Option<Placed> {
+        let Served::At(addr) = self.steps.allocate(id, request, zeroed) else { return None };
+        let stats = self.placement.stats_mut();
+        stats.hits += 1;
+        stats.buckets[bucket_of(request.size_bytes)].hits += 1;
+        Some(Placed { addr, allocated_bytes: request.size_bytes, hit: true })
+    }
+
+    /// Tells the step where its last request was placed.
+    pub fn placed_in_step(&mut self, id: StepId, placed: Placed) {
+        self.steps.placed(id, placed.addr, placed.allocated_bytes);
+    }
+
+    /// A run of the step ends. A plan that is to be made needs no lock for it.
+    pub fn end_step(&mut self, id: StepId) -> Option<PlanJob> {
+        self.steps.end(id)
+    }
+
+    /// The block that a plan needs to be put to use, if it needs a new one.
+    #[must_use]
+    pub fn wanted_slab(&self, solved: &SolvedPlan) -> Option<Request> {
+        self.steps.wanted_slab(solved)
+    }
+
+    /// Puts a plan to use, with the block that [`wanted_slab`](Self::wanted_slab) asked for.
+    pub fn install_plan(&mut self, solved: SolvedPlan, block: Option<AddressRange>) {
+        let released = self.steps.install(solved, block);
+        self.free_released(released);
+    }
+
+    /// The step ends to exist. What is alive stays valid.
+    pub fn remove_step(&mut self, id: StepId) {
+        let released = self.steps.remove(id);
+        self.free_released(released);
+    }
+
+    /// What the runs of a step came to.
+    #[must_use]
+    pub fn step_stats(&self, id: StepId) -> Option<StepPlanStats> {
+        self.steps.stats(id)
+    }
+
+    /// Blocks that are alive for their owners: what steps keep is not, and what lies in it is.
+    #[must_use]
+    pub fn live_count(&self) -> usize {
+        let blocks = self.placement.stats().blocks.current;
+        if self.steps.is_empty() {
+            blocks
+        } else {
+            blocks - self.steps.kept_count() + self.steps.live_count()
+        }
+    }
+
+    /// Whether the block lies in memory of a step.
+    #[must_use]
+    pub fn is_in_slab(&self, addr: usize) -> bool {
+        self.steps.is_in_slab(addr)
+    }
+
+    /// Ends a block unless it is the placement's own to end; `None` then, and an error for nobody's.
+    #[inline]
+    pub(super) fn free_in_step(&mut self, addr: usize) -> Option<Result<LiveBlock, ArenaError>> {
+        let (bytes, slab) = match self.steps.free(addr) {
+            Freed::ByPool => return None,
+            Freed::Unknown => return Some(Err(ArenaError::UnknownAddress { addr })),
+            Freed::Kept { bytes } => (bytes, None),
+            Freed::Last { bytes, slab } => (bytes, Some(slab)),
+        };
+        self.free_released(slab.into_iter().collect());
+        Some(Ok(LiveBlock { addr, requested_bytes: bytes, allocated_bytes: bytes }))
+    }
+
+    /// Gives up what steps keep and do not use.
+    pub(super) fn trim_steps(&mut self) {
+        let released = self.steps.trim();
+        self.free_released(released);
+    }
+
+    fn free_released(&mut self, blocks: Vec<usize>) {
+        for addr in blocks {
+            let freed = self.placement.free(addr, &mut self.upstream);
+            debug_assert!(freed.is_ok(), "a step's block is the placement's");
+        }
+    }
+}
