@@ -85,7 +85,8 @@ pub enum Freed {
 /// The steps of one pool and stream.
 #[derive(Debug, Default)]
 pub struct StepPlans {
-    steps: HashMap<StepId, Step, FxBuildHasher>,
+    /// Few: they are looked through faster than anything is looked up.
+    steps: Vec<(StepId, Step)>,
     /// Those of steps and those that only wait for their last blocks. Few.
     slabs: Vec<Slab>,
     /// Blocks that serve one position each, by address.
@@ -111,18 +112,20 @@ impl StepPlans {
 
     /// A new step begins to exist.
     pub fn add(&mut self, id: StepId, options: StepOptions) {
-        self.steps.entry(id).or_insert_with(|| Step::new(options));
+        if !self.has(id) {
+            self.steps.push((id, Step::new(options)));
+        }
     }
 
     /// Whether the step exists.
     #[must_use]
     pub fn has(&self, id: StepId) -> bool {
-        self.steps.contains_key(&id)
+        self.steps.iter().any(|(other, _)| *other == id)
     }
 
     /// A run of the step begins.
     pub fn begin(&mut self, id: StepId) {
-        if let Some(step) = self.steps.get_mut(&id) {
+        if let Some(step) = find_mut(&mut self.steps, id) {
             step.begin();
         }
     }
@@ -130,13 +133,13 @@ impl StepPlans {
     /// Serves a request of a running step, by its plan if it is the one that was expected.
     #[inline]
     pub fn allocate(&mut self, id: StepId, request: Request, zeroed: bool) -> Served {
-        let Some(step) = self.steps.get_mut(&id) else { return Served::ByPool };
+        let Some(step) = find_mut(&mut self.steps, id) else { return Served::ByPool };
         step.allocate(request, zeroed, &mut self.slabs, &mut self.own)
     }
 
     /// The pool placed the request of a step at `addr`, in a block of `len` bytes.
     pub fn placed(&mut self, id: StepId, addr: usize, len: usize) {
-        if let Some(step) = self.steps.get_mut(&id)
+        if let Some(step) = find_mut(&mut self.steps, id)
             && step.placed(addr)
         {
             self.own.insert(addr, Own { step: id, len, live: true });
@@ -149,7 +152,7 @@ impl StepPlans {
         if let Some(at) = self.slabs.iter().position(|slab| slab.range().contains(addr)) {
             return self.free_in_slab(at, addr);
         }
-        for step in self.steps.values_mut() {
+        for (_, step) in &mut self.steps {
             step.freed(addr);
         }
         if self.own.is_empty() {
@@ -170,7 +173,7 @@ impl StepPlans {
         let slab = &mut self.slabs[at];
         let Some(block) = slab.free(addr) else { return Freed::Unknown };
         let bytes = block.len;
-        match self.steps.get_mut(&slab.step).filter(|_| !slab.retired) {
+        match find_mut(&mut self.steps, slab.step).filter(|_| !slab.retired) {
             Some(step) => step.freed_in_slab(block, addr),
             None if slab.is_unused() => {
                 let start = slab.range().start;
@@ -225,7 +228,7 @@ impl StepPlans {
 
     /// The run ends. A plan is to be made when it went as another one before, and not as any plan.
     pub fn end(&mut self, id: StepId) -> Option<PlanJob> {
-        let step = self.steps.get_mut(&id)?;
+        let step = find_mut(&mut self.steps, id)?;
         step.end(id, &mut self.slabs)
     }
 
@@ -233,7 +236,7 @@ impl StepPlans {
     /// if the slab that is there suffices.
     #[must_use]
     pub fn wanted_slab(&self, solved: &SolvedPlan) -> Option<Request> {
-        let step = self.steps.get(&solved.step)?;
+        let step = find(&self.steps, solved.step)?;
         let (len, align) = step.slab_of_plans();
         let (len, align) = (len.max(solved.slab_bytes), align.max(solved.align_bytes));
         let there = self.slabs.iter().find(|slab| step.slab == Some(slab.id));
@@ -246,7 +249,7 @@ impl StepPlans {
     /// Returns blocks that are the pool's to free.
     pub fn install(&mut self, solved: SolvedPlan, block: Option<AddressRange>) -> Vec<usize> {
         let id = solved.step;
-        let Some(step) = self.steps.get_mut(&id) else {
+        let Some(step) = find_mut(&mut self.steps, id) else {
             return block.map(|block| block.start).into_iter().collect();
         };
         let mut released = Vec::new();
@@ -256,7 +259,7 @@ impl StepPlans {
             self.next_slab += 1;
             released.extend(old.and_then(|old| self.retire_slab(old)));
         }
-        let step = self.steps.get_mut(&id).expect("it was there");
+        let step = find_mut(&mut self.steps, id).expect("it was there");
         let unused = step.install(solved, &mut self.slabs);
         released.extend(self.give_up_own(unused));
         released
@@ -264,7 +267,8 @@ impl StepPlans {
 
     /// The step ends to exist. Returns blocks that are the pool's to free; what is alive stays valid.
     pub fn remove(&mut self, id: StepId) -> Vec<usize> {
-        let Some(step) = self.steps.remove(&id) else { return Vec::new() };
+        let Some(at) = self.steps.iter().position(|(other, _)| *other == id) else { return Vec::new() };
+        let (_, step) = self.steps.swap_remove(at);
         let own = self.own.iter().filter(|(_, own)| own.step == id).map(|(&addr, _)| addr).collect();
         let mut released = self.give_up_own(own);
         released.extend(step.slab.and_then(|slab| self.retire_slab(slab)));
@@ -275,7 +279,7 @@ impl StepPlans {
     /// Returns blocks that are the pool's to free.
     pub fn trim(&mut self) -> Vec<usize> {
         let (mut released, mut given_up) = (Vec::new(), Vec::new());
-        for step in self.steps.values_mut().filter(|step| !step.is_running()) {
+        for (_, step) in self.steps.iter_mut().filter(|(_, step)| !step.is_running()) {
             let slab = step.slab.and_then(|id| self.slabs.iter().position(|slab| slab.id == id));
             if slab.is_some_and(|at| !self.slabs[at].is_unused()) {
                 continue;
@@ -291,7 +295,7 @@ impl StepPlans {
     /// What the runs of a step came to.
     #[must_use]
     pub fn stats(&self, id: StepId) -> Option<StepPlanStats> {
-        let step = self.steps.get(&id)?;
+        let step = find(&self.steps, id)?;
         let slab = self.slabs.iter().find(|slab| step.slab == Some(slab.id));
         Some(step.stats(slab.map_or(0, |slab| slab.range().len)))
     }
@@ -323,6 +327,15 @@ impl StepPlans {
         }
         Ok(())
     }
+}
+
+fn find(steps: &[(StepId, Step)], id: StepId) -> Option<&Step> {
+    steps.iter().find(|(other, _)| *other == id).map(|(_, step)| step)
+}
+
+#[inline]
+fn find_mut(steps: &mut [(StepId, Step)], id: StepId) -> Option<&mut Step> {
+    steps.iter_mut().find(|(other, _)| *other == id).map(|(_, step)| step)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use rustc_hash::FxBuildHasher;
 use super::StepId;
 use super::offsets;
 use super::record::{Key, LEAVES, Record};
+use super::slab::Slab;
 
 /// What two runs agreed on, to be planned. Needs no lock.
 #[derive(Debug)]
@@ -40,8 +41,13 @@ pub(super) struct Slot {
 /// Where a request goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// So many bytes behind the beginning of the slab.
-    InSlab(usize),
+    /// In the slab.
+    InSlab {
+        /// Bytes behind the beginning.
+        offset: usize,
+        /// The number that the slab has for this place.
+        spot: u32,
+    },
     /// To a block of its own, since it outlives its step.
     Own,
 }
@@ -72,7 +78,7 @@ impl PlanJob {
         let slot = |(key, &end): (&Key, &u32)| Slot { key: *key, place: Place::Own, len: len_of(key), end };
         let mut slots: Vec<Slot> = record.keys.iter().zip(&record.ends).map(slot).collect();
         for (&at, &offset) in positions.iter().zip(&placed.offsets) {
-            slots[at].place = Place::InSlab(offset);
+            slots[at].place = Place::InSlab { offset, spot: u32::MAX };
         }
         SolvedPlan {
             step,
@@ -101,7 +107,7 @@ impl SolvedPlan {
 /// A plan in use.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) id: u64,
+    pub(super) id: u32,
     pub(super) slots: Vec<Slot>,
     /// The slots in the slab, by when they end.
     pub(super) due: Vec<u32>,
@@ -113,7 +119,7 @@ pub(super) struct Plan {
     /// When it was used last, counted in runs.
     pub(super) last_used: u64,
     /// The plan of the run that followed the last one.
-    pub(super) followed_by: Option<u64>,
+    pub(super) followed_by: Option<u32>,
     /// Runs in sequence in which something was late.
     pub(super) late_runs: u32,
     /// Later ends than planned, by slot, of these runs.
@@ -123,9 +129,9 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(id: u64, solved: SolvedPlan) -> Self {
+    pub(super) fn new(id: u32, solved: SolvedPlan) -> Self {
         let slots = solved.slots;
-        let in_slab = |slot: &Slot| matches!(slot.place, Place::InSlab(_));
+        let in_slab = |slot: &Slot| matches!(slot.place, Place::InSlab { .. });
         let mut due: Vec<u32> = (0..slots.len() as u32).filter(|&at| in_slab(&slots[at as usize])).collect();
         due.sort_by_key(|&at| slots[at as usize].end);
         let mut hasher = FxBuildHasher.build_hasher();
@@ -148,6 +154,15 @@ impl Plan {
             late_runs: 0,
             late_ends: Vec::new(),
             own: Vec::new(),
+        }
+    }
+
+    /// Gets the numbers that the slab has for its places.
+    pub(super) fn settle_in(&mut self, slab: &mut Slab) {
+        for slot in &mut self.slots {
+            if let Place::InSlab { offset, spot } = &mut slot.place {
+                *spot = slab.spot(*offset);
+            }
         }
     }
 

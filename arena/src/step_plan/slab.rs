@@ -12,18 +12,19 @@ use crate::range::AddressRange;
 /// A block that a plan placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PlacedBlock {
-    pub(super) plan: u64,
+    pub(super) plan: u32,
     pub(super) slot: u32,
     pub(super) len: usize,
     pub(super) size_bytes: usize,
-    /// It is listed as late.
-    late: bool,
 }
 
-impl PlacedBlock {
-    pub(super) fn new(plan: u64, slot: u32, len: usize, size_bytes: usize) -> Self {
-        Self { plan, slot, len, size_bytes, late: false }
-    }
+/// What lies at one address of the slab, at one time or another.
+#[derive(Debug)]
+struct Spot {
+    addr: usize,
+    block: Option<PlacedBlock>,
+    /// The block's planned end has passed.
+    late: bool,
 }
 
 /// See the module's text.
@@ -34,15 +35,26 @@ pub(super) struct Slab {
     /// No plan uses it any more; it goes when its last block ends.
     pub(super) retired: bool,
     range: AddressRange,
-    /// By address.
-    live: HashMap<usize, PlacedBlock, FxBuildHasher>,
+    /// The addresses that plans have, so that placing a block looks nothing up.
+    spots: Vec<Spot>,
+    by_addr: HashMap<usize, u32, FxBuildHasher>,
+    live_count: usize,
     /// Live blocks whose planned end has passed. Few, or none.
     late: Vec<AddressRange>,
 }
 
 impl Slab {
     pub(super) fn new(id: u64, step: StepId, range: AddressRange) -> Self {
-        Self { id, step, retired: false, range, live: HashMap::default(), late: Vec::new() }
+        Self {
+            id,
+            step,
+            retired: false,
+            range,
+            spots: Vec::new(),
+            by_addr: HashMap::default(),
+            live_count: 0,
+            late: Vec::new(),
+        }
     }
 
     #[inline]
@@ -51,29 +63,52 @@ impl Slab {
     }
 
     pub(super) fn is_unused(&self) -> bool {
-        self.live.is_empty()
+        self.live_count == 0
     }
 
-    /// Whether something late lies in `range`.
-    #[inline]
-    pub(super) fn is_blocked(&self, range: AddressRange) -> bool {
-        self.late.iter().any(|late| late.start < range.end() && range.start < late.end())
+    /// Forgets the addresses of plans that are no more, if nothing is alive.
+    pub(super) fn forget_spots(&mut self) -> bool {
+        if self.is_unused() {
+            self.spots.clear();
+            self.by_addr.clear();
+        }
+        self.is_unused()
     }
 
+    /// The number of the spot so many bytes behind the beginning.
+    pub(super) fn spot(&mut self, offset: usize) -> u32 {
+        let addr = self.range.start + offset;
+        let next = self.spots.len() as u32;
+        let spot = *self.by_addr.entry(addr).or_insert(next);
+        if spot == next {
+            self.spots.push(Spot { addr, block: None, late: false });
+        }
+        spot
+    }
+
+    /// Places a block, unless something late lies there; its address.
     #[inline]
-    pub(super) fn insert(&mut self, addr: usize, block: PlacedBlock) {
-        let before = self.live.insert(addr, block);
-        debug_assert!(before.is_none(), "{addr:#x} was handed out already");
+    pub(super) fn place(&mut self, spot: u32, block: PlacedBlock) -> Option<usize> {
+        let spot = &mut self.spots[spot as usize];
+        let range = AddressRange::new(spot.addr, block.len);
+        if self.late.iter().any(|late| late.start < range.end() && range.start < late.end()) {
+            return None;
+        }
+        debug_assert!(spot.block.is_none(), "{range} was handed out already");
+        spot.block = Some(block);
+        self.live_count += 1;
+        Some(range.start)
     }
 
     /// The block's planned end has passed. Whether it is alive; then nothing is placed over it.
     #[inline]
-    pub(super) fn note_end(&mut self, addr: usize, plan: u64, slot: u32) -> bool {
-        match self.live.get_mut(&addr) {
+    pub(super) fn note_end(&mut self, spot: u32, plan: u32, slot: u32) -> bool {
+        let spot = &mut self.spots[spot as usize];
+        match spot.block {
             Some(block) if block.plan == plan && block.slot == slot => {
-                if !block.late {
-                    block.late = true;
-                    self.late.push(AddressRange::new(addr, block.len));
+                if !spot.late {
+                    spot.late = true;
+                    self.late.push(AddressRange::new(spot.addr, block.len));
                 }
                 true
             }
@@ -81,47 +116,61 @@ impl Slab {
         }
     }
 
-    /// Whether the block at `addr` is this one, placed in the run in progress.
-    pub(super) fn holds(&self, addr: usize, plan: u64, slot: u32) -> bool {
-        self.live.get(&addr).is_some_and(|block| block.plan == plan && block.slot == slot && !block.late)
-    }
-
     /// Whatever is alive is late from now on.
     pub(super) fn note_all_late(&mut self) {
-        for (&addr, block) in self.live.iter_mut().filter(|(_, block)| !block.late) {
-            block.late = true;
-            self.late.push(AddressRange::new(addr, block.len));
+        if self.live_count == self.late.len() {
+            return;
         }
+        for spot in self.spots.iter_mut().filter(|spot| !spot.late) {
+            if let Some(block) = spot.block {
+                spot.late = true;
+                self.late.push(AddressRange::new(spot.addr, block.len));
+            }
+        }
+    }
+
+    /// The address of this block, if it was placed in the run in progress and is alive.
+    pub(super) fn holds(&self, spot: u32, plan: u32, slot: u32) -> Option<usize> {
+        let spot = &self.spots[spot as usize];
+        let same = spot.block.is_some_and(|block| block.plan == plan && block.slot == slot);
+        (same && !spot.late).then_some(spot.addr)
     }
 
     #[inline]
     pub(super) fn free(&mut self, addr: usize) -> Option<PlacedBlock> {
-        let block = self.live.remove(&addr)?;
-        if block.late {
+        let spot = &mut self.spots[*self.by_addr.get(&addr)? as usize];
+        let block = spot.block.take()?;
+        self.live_count -= 1;
+        if std::mem::take(&mut spot.late) {
             self.late.retain(|late| late.start != addr);
         }
         Some(block)
     }
 
     pub(super) fn live_bytes(&self, addr: usize) -> Option<usize> {
-        self.live.get(&addr).map(|block| block.len)
+        let spot = &self.spots[*self.by_addr.get(&addr)? as usize];
+        spot.block.map(|block| block.len)
+    }
+
+    fn live(&self) -> impl Iterator<Item = (&Spot, PlacedBlock)> + '_ {
+        self.spots.iter().filter_map(|spot| spot.block.map(|block| (spot, block)))
     }
 
     pub(super) fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
-        self.live.iter().map(|(&addr, block)| LiveBlock {
-            addr,
+        self.live().map(|(spot, block)| LiveBlock {
+            addr: spot.addr,
             requested_bytes: block.size_bytes,
             allocated_bytes: block.len,
         })
     }
 
     pub(super) fn live_count(&self) -> usize {
-        self.live.len()
+        self.live_count
     }
 
     pub(super) fn check(&self) -> Result<(), Violation> {
         let mut blocks: Vec<AddressRange> =
-            self.live.iter().map(|(&addr, block)| AddressRange::new(addr, block.len)).collect();
+            self.live().map(|(spot, block)| AddressRange::new(spot.addr, block.len)).collect();
         blocks.sort();
         for block in &blocks {
             Violation::unless(self.range.covers(*block), || format!("{block} is outside of {}", self.range))?;
@@ -130,15 +179,15 @@ impl Slab {
             let apart = pair[0].end() <= pair[1].start;
             Violation::unless(apart, || format!("{} and {} are both alive", pair[0], pair[1]))?;
         }
-        let mut late: Vec<AddressRange> = self.late.clone();
-        let mut expected: Vec<AddressRange> = self
-            .live
-            .iter()
-            .filter(|(_, block)| block.late)
-            .map(|(&addr, block)| AddressRange::new(addr, block.len))
-            .collect();
-        late.sort();
+        Violation::unless(blocks.len() == self.live_count, || {
+            format!("{} blocks are alive, {} were counted", blocks.len(), self.live_count)
+        })?;
+        let late = self.live().filter(|(spot, _)| spot.late);
+        let mut expected: Vec<AddressRange> =
+            late.map(|(spot, block)| AddressRange::new(spot.addr, block.len)).collect();
+        let mut listed = self.late.clone();
+        listed.sort();
         expected.sort();
-        Violation::unless(late == expected, || format!("late are {expected:?}, listed {late:?}"))
+        Violation::unless(listed == expected, || format!("late are {expected:?}, listed {listed:?}"))
     }
 }

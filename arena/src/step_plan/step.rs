@@ -9,7 +9,6 @@ use super::record::{Key, LEAVES, Record};
 use super::slab::{PlacedBlock, Slab};
 use super::{Own, Served, StepId, StepOptions};
 use crate::invariant::Violation;
-use crate::range::AddressRange;
 use crate::request::Request;
 
 /// A request that is not the expected one may be one of so many after it: then those between are left out.
@@ -80,7 +79,7 @@ impl StepPlanStats {
 pub(super) struct Step {
     options: StepOptions,
     plans: Vec<Plan>,
-    next_plan: u64,
+    next_plan: u32,
     /// The slab of all plans.
     pub(super) slab: Option<u64>,
     /// Its place in the list of slabs, last time.
@@ -91,7 +90,7 @@ pub(super) struct Step {
     /// Runs in sequence that ended before their plan.
     short_runs: u32,
     /// The plan of the run before.
-    last_plan: Option<u64>,
+    last_plan: Option<u32>,
     stats: StepPlanStats,
 }
 
@@ -135,7 +134,7 @@ impl Step {
 
     pub(super) fn begin(&mut self) {
         // What followed the last plan the last time is most likely to follow it again.
-        let at = |id: u64| self.plans.iter().position(|plan| plan.id == id);
+        let at = |id: u32| self.plans.iter().position(|plan| plan.id == id);
         let last = self.last_plan.and_then(at);
         let next = last.and_then(|last| self.plans[last].followed_by).and_then(at);
         let plan = next.or(last).or((!self.plans.is_empty()).then_some(0));
@@ -218,25 +217,30 @@ impl Step {
         let Some(slab) = Self::slab(self.slab, &mut self.slab_at, slabs) else {
             return self.serve_own(key, position, own);
         };
-        let start = slab.range().start;
         run.was_late |= Self::look_at_ends(plan, &mut run.ends_seen, position, slab);
-        let Place::InSlab(offset) = slot.place else { return self.serve_own(key, position, own) };
-        let range = AddressRange::new(start + offset, slot.len);
-        if slab.is_blocked(range) {
-            self.stats.late += 1;
-            run.position = position;
-            self.differ(slabs);
-            if let Some(run) = &mut self.run {
-                run.position = position + 1;
-            }
-            return self.by_pool(key, None);
-        }
-        slab.insert(range.start, PlacedBlock::new(plan.id, position as u32, slot.len, key.size_bytes));
+        let Place::InSlab { spot, .. } = slot.place else { return self.serve_own(key, position, own) };
+        let block =
+            PlacedBlock { plan: plan.id, slot: position as u32, len: slot.len, size_bytes: key.size_bytes };
+        let Some(addr) = slab.place(spot, block) else { return self.serve_beside(key, position, slabs) };
         self.stats.planned += 1;
         if let Some(record) = &mut run.record {
-            record.asked(key, Some(range.start));
+            record.asked(key, Some(addr));
         }
-        Served::At(range.start)
+        Served::At(addr)
+    }
+
+    /// Serves a request whose place is taken by something late.
+    #[cold]
+    fn serve_beside(&mut self, key: Key, position: usize, slabs: &mut [Slab]) -> Served {
+        self.stats.late += 1;
+        if let Some(run) = &mut self.run {
+            run.position = position;
+        }
+        self.differ(slabs);
+        if let Some(run) = &mut self.run {
+            run.position = position + 1;
+        }
+        self.by_pool(key, None)
     }
 
     /// Looks at the ends that were planned up to `position`. Whether some block lives on.
@@ -249,8 +253,8 @@ impl Step {
                 break;
             }
             *ends_seen += 1;
-            if let Place::InSlab(offset) = slot.place
-                && slab.note_end(slab.range().start + offset, plan.id, due)
+            if let Place::InSlab { spot, .. } = slot.place
+                && slab.note_end(spot, plan.id, due)
             {
                 plan.note_late_end(due, LEAVES);
                 late = true;
@@ -329,9 +333,7 @@ impl Step {
         let mut record = Record::default();
         for (at, slot) in plan.slots[..run.position].iter().enumerate() {
             let addr = match (slot.place, &slab) {
-                (Place::InSlab(offset), Some(slab)) => {
-                    Some(slab.range().start + offset).filter(|&addr| slab.holds(addr, plan.id, at as u32))
-                }
+                (Place::InSlab { spot, .. }, Some(slab)) => slab.holds(spot, plan.id, at as u32),
                 _ => None,
             };
             record.asked(slot.key, addr);
@@ -454,15 +456,17 @@ impl Step {
             let oldest = (0..self.plans.len()).min_by_key(|&at| self.plans[at].last_used);
             given_up.extend(oldest.map(|at| self.plans.swap_remove(at)));
         }
-        // Whatever is alive was placed by another plan, or before.
-        if let Some(slab) = Self::slab(self.slab, &mut self.slab_at, slabs) {
-            slab.note_all_late();
-        }
         let mut plan = Plan::new(self.next_plan, solved);
         plan.last_used = self.stats.runs;
-        self.next_plan += 1;
+        self.next_plan = self.next_plan.wrapping_add(1);
         self.last_plan = Some(plan.id);
         self.plans.push(plan);
+        if let Some(slab) = Self::slab(self.slab, &mut self.slab_at, slabs) {
+            // Whatever is alive was placed by another plan, or before.
+            slab.note_all_late();
+            slab.forget_spots();
+            self.plans.iter_mut().for_each(|plan| plan.settle_in(slab));
+        }
         self.stats.installed += 1;
         given_up.into_iter().flat_map(|plan| plan.own).map(|(_, addr)| addr).collect()
     }
