@@ -32,6 +32,7 @@ mod device;
 mod error;
 mod pool;
 mod recording;
+mod step;
 
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use cuda::{cuda_device, record_stream};
@@ -43,8 +44,9 @@ pub use mempool_pools::device::{OomReport, PoolDevice};
 pub use mempool_pools::{
     ArenaError, BucketStats, Conf, ConfError, DEFAULT_THRESHOLD_BYTES, Instrumented, Margin, Mode, Policy,
     PoolAllocator, PoolError, PoolOptions, PoolSize, PoolStats, Propagation, ScopeGuard, Stat, Stats,
-    StepArena, StepArenaError, StepStats, TraceSummary, Violation, bucket_of, mark_step, propagate,
-    set_huge_pages, without_pools,
+    StepArena, StepArenaError, StepPlanStats, StepStats, TraceSummary, Violation, bucket_of, mark_step,
+    propagate, set_huge_pages, without_pools,
 };
 pub use pool::{MemPool, MemPoolBuilder, available_bytes, default_pool, empty_cache, with_pool};
 pub use recording::{TraceRecording, record_trace};
+pub use step::StepPlan;

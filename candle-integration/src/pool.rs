@@ -16,7 +16,7 @@ use crate::recording::TraceRecording;
 /// lives.
 #[derive(Debug, Clone)]
 pub struct MemPool {
-    pool: mempool_pools::MemPool,
+    pub(crate) pool: mempool_pools::MemPool,
 }
 
 impl MemPool {

@@ -3,6 +3,7 @@
 mod devices;
 mod models;
 mod placement;
+mod steps;
 mod threads;
 mod weights;
 

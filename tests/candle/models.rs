@@ -47,6 +47,18 @@ fn agrees_in(dtype: DType, f: impl Fn(DType) -> Result<Vec<Tensor>>) {
         }
         pool.validate().unwrap();
     }
+    // As a step that is recorded, then planned, with all results of earlier runs alive.
+    let pool = MemPool::new(&crate::device()).unwrap();
+    let mut step = pool.step();
+    let mut kept = Vec::new();
+    for round in 0..5 {
+        kept.push(step.run(|| f(dtype).unwrap()));
+        for tensors in &kept {
+            assert_eq!(bits(tensors).unwrap(), expected, "{dtype:?}, planned, round {round}");
+        }
+        pool.validate().unwrap();
+    }
+    assert!(step.stats().installed > 0, "{:?}", step.stats());
 }
 
 #[test]

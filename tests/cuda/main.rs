@@ -7,6 +7,8 @@
 mod models;
 mod pools;
 mod sharing;
+#[path = "../candle/steps.rs"]
+mod steps;
 mod streams;
 #[path = "../candle/weights.rs"]
 mod weights;
