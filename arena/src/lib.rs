@@ -38,6 +38,7 @@ mod lifetimes;
 mod page_map;
 mod parked;
 mod placement;
+pub mod plan;
 mod policy;
 mod range;
 mod replay;

@@ -1,6 +1,7 @@
 //! `mempool`: tools for recorded allocation traces.
 
 mod input;
+mod plan_command;
 mod replay_command;
 mod size_command;
 mod tables_command;
@@ -35,6 +36,11 @@ enum Command {
     ///
     /// What is printed holds a run whose sizes are 5% larger, too.
     Size(size_command::Args),
+    /// Find offsets for buffers whose lifetimes are known, such that the highest end is as low as possible.
+    ///
+    /// Buffers that live at one time share no byte. Quick plans are made first, which take milliseconds for some
+    /// thousand buffers; where they need more than lives at one time, or than there is, better ones are searched for.
+    Plan(plan_command::Args),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +48,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay_command::run(&args),
         Command::Tables(args) => tables_command::run(&args),
         Command::Size(args) => size_command::run(&args),
+        Command::Plan(args) => plan_command::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
