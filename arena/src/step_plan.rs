@@ -19,7 +19,6 @@
 //! Nothing here allocates from a pool or is synchronised: the pool's lock is the caller's, and planning
 //! ([`PlanJob::solve`]) needs no lock at all.
 
-mod offsets;
 mod plan;
 mod record;
 mod slab;

@@ -169,7 +169,7 @@ impl StepPlan {
         match self.pool.place() {
             Place::Host(slot) => {
                 let job = slot.with_arena(self.pool.id(), |arena| arena.end_step(id)).flatten();
-                if let Some(solved) = job.filter(|_| is_whole).map(solve) {
+                if let Some(solved) = job.filter(|_| is_whole).and_then(solve) {
                     slot.with_arena(self.pool.id(), |arena| {
                         let slab = arena.wanted_slab(&solved).map(|request| {
                             arena
@@ -189,7 +189,7 @@ impl StepPlan {
 }
 
 /// Finds the places of a plan. The caller holds no lock.
-pub(crate) fn solve(job: PlanJob) -> SolvedPlan {
+pub(crate) fn solve(job: PlanJob) -> Option<SolvedPlan> {
     inside(|| job.solve())
 }
 

@@ -1,13 +1,19 @@
 //! A plan: for each request of a step, by position, what is expected and where it goes.
 
 use std::hash::{BuildHasher, Hasher};
+use std::time::Duration;
 
 use rustc_hash::FxBuildHasher;
 
 use super::StepId;
-use super::offsets;
 use super::record::{Key, LEAVES, Record};
 use super::slab::Slab;
+use crate::plan::{Buffer, Planner};
+
+/// A plan that leaves no more than this share of its slab unused is good enough,
+const UNUSED_SHARE: f64 = 0.005;
+/// and a better one is not looked for any longer than this.
+const SEARCHED_FOR: Duration = Duration::from_millis(100);
 
 /// What two runs agreed on, to be planned. Needs no lock.
 #[derive(Debug)]
@@ -59,34 +65,40 @@ impl PlanJob {
         self.record.keys.len()
     }
 
-    /// Finds the places: some milliseconds for a few thousand requests.
+    /// Finds the places: some milliseconds for a few thousand requests, and a little longer where the quick way
+    /// leaves much unused. `None` if no places can be had for such sizes.
     #[must_use]
-    pub fn solve(self) -> SolvedPlan {
+    pub fn solve(self) -> Option<SolvedPlan> {
         let Self { step, record, granule_bytes } = self;
         // Places are multiples of the granule, so of every alignment that occurs.
         let align_bytes = record.keys.iter().map(|key| key.align_bytes).fold(granule_bytes, usize::max);
-        let len_of = |key: &Key| key.size_bytes.max(1).next_multiple_of(align_bytes);
-        let (mut buffers, mut positions) = (Vec::new(), Vec::new());
-        for (at, (key, &end)) in record.keys.iter().zip(&record.ends).enumerate() {
-            if end != LEAVES {
-                let at = at as u32;
-                buffers.push(offsets::Buffer { lower: at, upper: end.max(at + 1), len: len_of(key) });
-                positions.push(at as usize);
-            }
+        let slot = |(key, &end): (&Key, &u32)| {
+            let len = key.size_bytes.max(1).checked_next_multiple_of(align_bytes)?;
+            Some(Slot { key: *key, place: Place::Own, len, end })
+        };
+        let slots: Option<Vec<Slot>> = record.keys.iter().zip(&record.ends).map(slot).collect();
+        let mut slots = slots?;
+        let in_step = slots.iter().zip(0_u64..).filter(|(slot, _)| slot.end != LEAVES);
+        let buffers: Vec<Buffer> =
+            in_step.map(|(slot, at)| Buffer::new(at, u64::from(slot.end).max(at + 1), slot.len)).collect();
+        let planner = Planner {
+            granule_bytes: align_bytes,
+            budget: SEARCHED_FOR,
+            tolerance: UNUSED_SHARE,
+            ..Planner::default()
+        };
+        let plan = planner.plan(&buffers).ok()?;
+        let in_step = slots.iter_mut().filter(|slot| slot.end != LEAVES);
+        for (slot, &offset) in in_step.zip(&plan.offsets) {
+            slot.place = Place::InSlab { offset, spot: u32::MAX };
         }
-        let placed = offsets::place(&buffers, align_bytes);
-        let slot = |(key, &end): (&Key, &u32)| Slot { key: *key, place: Place::Own, len: len_of(key), end };
-        let mut slots: Vec<Slot> = record.keys.iter().zip(&record.ends).map(slot).collect();
-        for (&at, &offset) in positions.iter().zip(&placed.offsets) {
-            slots[at].place = Place::InSlab { offset, spot: u32::MAX };
-        }
-        SolvedPlan {
+        Some(SolvedPlan {
             step,
             slots,
-            slab_bytes: placed.peak_bytes,
-            max_live_bytes: offsets::max_live_bytes(&buffers),
+            slab_bytes: plan.peak_bytes,
+            max_live_bytes: plan.max_live_bytes,
             align_bytes,
-        }
+        })
     }
 }
 

@@ -78,7 +78,7 @@ impl Model {
     /// Ends the run, and puts the plan to use if one is to be made. What the pool served.
     fn end(&mut self) -> usize {
         if let Some(job) = self.plans.end(STEP) {
-            let solved = job.solve();
+            let solved = job.solve().expect("sizes are small");
             let block = self.plans.wanted_slab(&solved).map(|request| {
                 let addr = self.take(request.size_bytes, request.align_bytes);
                 AddressRange::new(addr, request.size_bytes)

@@ -479,7 +479,7 @@ impl PoolSlot {
         for arena in self.arenas() {
             let of_pool = |core: &&mut ArenaCore| std::ptr::eq(core.pool, self);
             let job = arena.lock().as_mut().filter(of_pool).and_then(|core| core.arena.end_step(id));
-            let Some(solved) = job.filter(|_| is_whole).map(PlanJob::solve) else { continue };
+            let Some(solved) = job.filter(|_| is_whole).and_then(PlanJob::solve) else { continue };
             self.device.with_context(|| {
                 let mut guard = arena.lock();
                 let Some(core) = guard.as_mut().filter(of_pool) else { return };
