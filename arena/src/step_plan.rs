@@ -93,10 +93,12 @@ pub struct StepPlans {
     next_slab: u64,
 }
 
-/// A block of the pool that serves requests of one position of a plan, which outlive their step.
+/// A block of the pool that serves the same use again and again: requests of one position of a plan, which
+/// outlive their step, or a buffer.
 #[derive(Debug, Clone, Copy)]
 struct Own {
-    step: StepId,
+    /// `None` for a buffer.
+    step: Option<StepId>,
     len: usize,
     live: bool,
 }
@@ -106,7 +108,7 @@ impl StepPlans {
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.steps.is_empty() && self.slabs.is_empty()
+        self.steps.is_empty() && self.slabs.is_empty() && self.own.is_empty()
     }
 
     /// A new step begins to exist.
@@ -141,7 +143,7 @@ impl StepPlans {
         if let Some(step) = find_mut(&mut self.steps, id)
             && step.placed(addr)
         {
-            self.own.insert(addr, Own { step: id, len, live: true });
+            self.own.insert(addr, Own { step: Some(id), len, live: true });
         }
     }
 
@@ -268,7 +270,7 @@ impl StepPlans {
     pub fn remove(&mut self, id: StepId) -> Vec<usize> {
         let Some(at) = self.steps.iter().position(|(other, _)| *other == id) else { return Vec::new() };
         let (_, step) = self.steps.swap_remove(at);
-        let own = self.own.iter().filter(|(_, own)| own.step == id).map(|(&addr, _)| addr).collect();
+        let own = self.own.iter().filter(|(_, own)| own.step == Some(id)).map(|(&addr, _)| addr).collect();
         let mut released = self.give_up_own(own);
         released.extend(step.slab.and_then(|slab| self.retire_slab(slab)));
         released
@@ -313,6 +315,31 @@ impl StepPlans {
     fn give_up_own(&mut self, addrs: Vec<usize>) -> Vec<usize> {
         let ended = addrs.into_iter().filter_map(|addr| self.own.remove(&addr).map(|own| (addr, own)));
         ended.filter(|(_, own)| !own.live).map(|(addr, _)| addr).collect()
+    }
+
+    /// Keeps a block of the pool as a buffer: nobody's, until it is [taken](Self::take_buffer).
+    pub fn add_buffer(&mut self, addr: usize, len: usize) {
+        self.own.insert(addr, Own { step: None, len, live: false });
+    }
+
+    /// Makes a buffer somebody's, until it is freed. `false` if it is somebody's already, or shorter than
+    /// `size_bytes`, or no buffer.
+    #[inline]
+    pub fn take_buffer(&mut self, addr: usize, size_bytes: usize) -> bool {
+        let usable = |own: &&mut Own| own.step.is_none() && !own.live && size_bytes <= own.len;
+        let free = self.own.get_mut(&addr).filter(usable);
+        free.map(|own| own.live = true).is_some()
+    }
+
+    /// Whether a buffer is nobody's.
+    #[must_use]
+    pub fn is_free_buffer(&self, addr: usize) -> bool {
+        self.own.get(&addr).is_some_and(|own| own.step.is_none() && !own.live)
+    }
+
+    /// Keeps a block no longer. Whether it is the pool's to free: what is somebody's becomes an ordinary block.
+    pub fn remove_buffer(&mut self, addr: usize) -> bool {
+        self.own.remove(&addr).is_some_and(|own| !own.live)
     }
 
     /// Looks at everything; for tests.

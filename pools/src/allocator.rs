@@ -10,10 +10,12 @@ use std::ptr;
 
 use mempool_arena::{AddressRange, Request};
 
+use crate::buffer::BufferPlace;
 use crate::error::PoolError;
 use crate::slot::{Outcome, Slot};
-use crate::step::StepNumber;
-use crate::thread_state::{HostScope, Inside, host, host_of_user_code, set_host};
+use crate::steering;
+use crate::step::{HOST_GRANULE_BYTES, StepNumber};
+use crate::thread_state::{HostScope, Inside, host, host_of_user_code, is_steering, set_host, set_steering};
 use crate::{region, registry};
 
 /// Requests of fewer bytes go to the inner allocator unless another threshold is set. See
@@ -129,6 +131,53 @@ impl<Inner: GlobalAlloc> PoolAllocator<Inner> {
             slot.count_bypassed(layout.size());
         }
     }
+
+    /// As `alloc`, where the block may be a buffer's.
+    ///
+    /// # Safety
+    /// As `alloc`.
+    #[cold]
+    unsafe fn alloc_steering(&self, layout: Layout) -> *mut u8 {
+        if let Some(addr) = buffer_for(layout) {
+            return pointer(addr);
+        }
+        set_steering(false);
+        // SAFETY: the caller's contract, handed on.
+        let block = unsafe { self.alloc(layout) };
+        set_steering(true);
+        steering::note(layout.size(), block.addr());
+        block
+    }
+
+    /// As `alloc_zeroed`, where the block may be a buffer's.
+    ///
+    /// # Safety
+    /// As `alloc_zeroed`.
+    #[cold]
+    unsafe fn alloc_zeroed_steering(&self, layout: Layout) -> *mut u8 {
+        if let Some(addr) = buffer_for(layout) {
+            // SAFETY: the buffer is as long as the layout says, and nobody else's.
+            unsafe { pointer(addr).write_bytes(0, layout.size()) };
+            return pointer(addr);
+        }
+        set_steering(false);
+        // SAFETY: the caller's contract, handed on.
+        let block = unsafe { self.alloc_zeroed(layout) };
+        set_steering(true);
+        steering::note(layout.size(), block.addr());
+        block
+    }
+}
+
+/// The buffer that this allocation is meant for.
+fn buffer_for(layout: Layout) -> Option<usize> {
+    let here = |place: &BufferPlace| {
+        matches!(place, BufferPlace::Host { .. }) && layout.align() <= HOST_GRANULE_BYTES
+    };
+    steering::buffer_for(layout.size(), here, |place| {
+        let BufferPlace::Host { slot, pool_id, addr } = *place else { return false };
+        slot.take_buffer(pool_id, addr, layout.size())
+    })
 }
 
 // SAFETY: blocks are disjoint, at least as large and as aligned as asked for, and valid until
@@ -138,6 +187,10 @@ impl<Inner: GlobalAlloc> PoolAllocator<Inner> {
 unsafe impl<Inner: GlobalAlloc> GlobalAlloc for PoolAllocator<Inner> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_steering() {
+            // SAFETY: the caller's contract, handed on.
+            return unsafe { self.alloc_steering(layout) };
+        }
         if layout.size() < self.threshold_bytes {
             self.bypass(layout);
             // SAFETY: the caller's contract, handed on.
@@ -153,6 +206,10 @@ unsafe impl<Inner: GlobalAlloc> GlobalAlloc for PoolAllocator<Inner> {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_steering() {
+            // SAFETY: the caller's contract, handed on.
+            return unsafe { self.alloc_zeroed_steering(layout) };
+        }
         if layout.size() < self.threshold_bytes {
             self.bypass(layout);
             // SAFETY: the caller's contract, handed on.

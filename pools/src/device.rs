@@ -28,7 +28,7 @@ mod upstream;
 use std::any::Any;
 use std::path::Path;
 
-pub(crate) use arena_slot::Owner;
+pub(crate) use arena_slot::{ArenaSlot, Owner};
 pub use driver::{
     CaptureId, CaptureState, Context, Driver, DriverError, DriverResult, Event, Physical, Stream, StreamId,
 };

@@ -138,6 +138,20 @@ pub enum PoolError {
         /// What it has to satisfy.
         rule: &'static str,
     },
+    /// A device's pool has no memory for what is to be kept.
+    #[error("device {ordinal} has no {bytes} bytes left for the pool")]
+    NoMemory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The device's number.
+        ordinal: u32,
+    },
+    /// A buffer of which the last result is alive.
+    #[error("a result is alive in the buffer of {bytes} bytes: drop it before the buffer is written again")]
+    BufferInUse {
+        /// Bytes of the buffer.
+        bytes: usize,
+    },
     /// An option that cannot be used here.
     #[error("{option} cannot be used: {rule}")]
     NotHere {

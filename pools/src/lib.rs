@@ -28,6 +28,7 @@
 
 mod allocator;
 mod blocks;
+mod buffer;
 mod builder;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub mod cuda;
@@ -49,10 +50,12 @@ mod scope;
 mod sizing;
 mod slot;
 mod stats;
+mod steering;
 mod step;
 mod thread_state;
 
 pub use allocator::{DEFAULT_THRESHOLD_BYTES, PoolAllocator};
+pub use buffer::{Buffer, BufferStats, Written};
 pub use builder::MemPoolBuilder;
 pub use error::PoolError;
 pub use host_upstream::set_huge_pages;

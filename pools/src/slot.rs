@@ -321,6 +321,18 @@ impl Slot {
         }
     }
 
+    /// Hands a free buffer out that holds `size_bytes`.
+    pub(crate) fn take_buffer(&self, id: u64, addr: usize, size_bytes: usize) -> bool {
+        let take = |core: &mut Core| {
+            let taken = core.arena.take_buffer(addr, size_bytes);
+            if taken {
+                core.note(Change::Allocated { addr, size_bytes });
+            }
+            taken
+        };
+        self.read(id, take).unwrap_or(false)
+    }
+
     /// Runs `f` on the arena of the open pool `id`; `None` when the slot holds another pool or none.
     pub(crate) fn with_arena<R>(&self, id: u64, f: impl FnOnce(&mut Arena<HostUpstream>) -> R) -> Option<R> {
         inside(|| self.read(id, |core| f(&mut core.arena)))

@@ -39,6 +39,8 @@ struct ThreadState {
     /// What holds for a device that is not among them.
     other_devices: Cell<OtherDevices>,
     inside: Cell<bool>,
+    /// Allocations may be meant for a buffer.
+    steering: Cell<bool>,
 }
 
 /// Devices of which a thread can be in scopes at once before looking them up takes a walk.
@@ -73,6 +75,7 @@ thread_local! {
             devices: Cell::new([None; DEVICE_SCOPES]),
             other_devices: Cell::new(OtherDevices::Default),
             inside: Cell::new(false),
+            steering: Cell::new(false),
         }
     };
 }
@@ -118,6 +121,17 @@ pub(crate) fn host_of_user_code() -> Option<&'static Slot> {
 /// Sets where this thread's host requests go, and returns where they went.
 pub(crate) fn set_host(scope: HostScope) -> HostScope {
     STATE.with(|state| state.host.replace(scope))
+}
+
+/// Whether this allocation of user code may be meant for a buffer.
+#[inline]
+pub(crate) fn is_steering() -> bool {
+    STATE.with(|state| state.steering.get() && !state.inside.get())
+}
+
+/// Sets whether allocations may be meant for a buffer, and returns whether they were.
+pub(crate) fn set_steering(steering: bool) -> bool {
+    STATE.with(|state| state.steering.replace(steering))
 }
 
 /// Sends this thread's requests to the inner allocator, or ends that, across a fork. Pool code

@@ -1,6 +1,7 @@
 //! What pools promise, run over each inner allocator.
 
 mod allocator;
+mod buffers;
 mod contents;
 mod lifetime;
 #[path = "recorded.rs"]

@@ -71,6 +71,33 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         self.steps.stats(id)
     }
 
+    /// Keeps a live block of `len` bytes as a buffer: from now on it is nobody's until it is
+    /// [taken](Self::take_buffer), and freeing it makes it nobody's again. It is gone with
+    /// [`remove_buffer`](Self::remove_buffer) only.
+    pub fn add_buffer(&mut self, addr: usize, len: usize) {
+        self.steps.add_buffer(addr, len);
+    }
+
+    /// Makes a buffer that holds `size_bytes` somebody's, until it is freed. `false` if it is somebody's already,
+    /// or shorter.
+    #[inline]
+    pub fn take_buffer(&mut self, addr: usize, size_bytes: usize) -> bool {
+        self.steps.take_buffer(addr, size_bytes)
+    }
+
+    /// Whether a buffer is nobody's.
+    #[must_use]
+    pub fn is_free_buffer(&self, addr: usize) -> bool {
+        self.steps.is_free_buffer(addr)
+    }
+
+    /// Gives a buffer up. Its memory is free once it is nobody's.
+    pub fn remove_buffer(&mut self, addr: usize) {
+        if self.steps.remove_buffer(addr) {
+            self.free_released(vec![addr]);
+        }
+    }
+
     /// Blocks that are alive for their owners: what steps keep is not, and what lies in it is.
     #[must_use]
     pub fn live_count(&self) -> usize {

@@ -257,6 +257,15 @@ impl ArenaCore {
         Some(placed)
     }
 
+    /// Hands a free buffer out that holds `size_bytes`.
+    pub(crate) fn take_buffer(&mut self, addr: usize, size_bytes: usize) -> bool {
+        let taken = self.arena.take_buffer(addr, size_bytes);
+        if taken {
+            self.note(Change::Allocated { addr, size_bytes });
+        }
+        taken
+    }
+
     /// As [`allocate_mapped`](Self::allocate_mapped), whatever waits.
     #[inline]
     pub(crate) fn place_mapped(&mut self, request: Request) -> Option<Placed> {

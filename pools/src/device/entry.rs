@@ -4,6 +4,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::sync::MutexGuard;
 
+use crate::buffer::BufferPlace;
 use crate::device::arena_slot::{ArenaCore, ArenaSlot, Owner, Use, UsedBy, Waits};
 use crate::device::driver::{CaptureId, CaptureState, Stream, StreamId};
 use crate::device::fault::{Fault, planted};
@@ -12,7 +13,8 @@ use crate::device::platform::{Allocation, Free, Inner, Resolved};
 use crate::device::pool_slot::GraphToken;
 use crate::device::state::DeviceState;
 use crate::device::thread_cache;
-use crate::thread_state::{DeviceScope, Inside, device_scope, inside};
+use crate::steering;
+use crate::thread_state::{DeviceScope, Inside, device_scope, inside, is_steering};
 
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +40,12 @@ impl Call {
             }
             Resolved::Invalidated => None,
         }
+    }
+
+    /// A call of a stream of this device that is not in capture. The context is current.
+    pub(crate) fn running(device: &'static DeviceState, stream: Stream) -> Option<Self> {
+        Self::of(device.platform, Some(stream))
+            .filter(|call| std::ptr::eq(call.device, device) && matches!(call.owner, Owner::Stream(_)))
     }
 
     /// The stream, if the host may wait for it.
@@ -106,13 +114,41 @@ pub(crate) fn allocate(platform: &'static Inner, bytes: usize, stream: Option<St
     if bytes == 0 {
         return Allocation::PassThrough;
     }
+    let steering = is_steering();
     let Some(stay) = Inside::enter() else { return Allocation::PassThrough };
     let result = match Call::of(platform, stream) {
+        Some(call) if steering => serve_steering(&call, bytes),
         Some(call) => serve(&call, bytes),
         None => Allocation::PassThrough,
     };
     stay.leave();
     result
+}
+
+/// Serves an allocation that may be meant for a buffer.
+#[cold]
+fn serve_steering(call: &Call, bytes: usize) -> Allocation {
+    let here = |place: &BufferPlace| match place {
+        BufferPlace::Device { pool, .. } => std::ptr::eq(pool.device, call.device),
+        BufferPlace::Host { .. } => false,
+    };
+    let buffer = steering::buffer_for(bytes, here, |place| {
+        let BufferPlace::Device { arena, addr, .. } = *place else { return false };
+        let mut guard = arena.lock();
+        // Another stream would have to wait for what the buffer's last result was used by.
+        guard
+            .as_mut()
+            .filter(|core| core.owner == call.owner)
+            .is_some_and(|core| core.take_buffer(addr, bytes))
+    });
+    if let Some(addr) = buffer {
+        return Allocation::Block(addr);
+    }
+    let served = serve(call, bytes);
+    if let Allocation::Block(addr) = served {
+        steering::note(bytes, addr);
+    }
+    served
 }
 
 #[inline]

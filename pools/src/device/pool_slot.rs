@@ -473,6 +473,34 @@ impl PoolSlot {
         }
     }
 
+    /// A block that is kept as a buffer, in the order of a stream, and the arena it lies in.
+    pub(crate) fn buffer(
+        &'static self,
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<(&'static ArenaSlot, usize), PoolError> {
+        let unusable = PoolError::NotHere { option: "stream", rule: "it is another device's, or in capture" };
+        let made = self.device.with_context(|| {
+            let call = Call::running(self.device, stream).ok_or(unusable.clone())?;
+            let Allocation::Block(addr) = self.allocate(&call, bytes, None) else {
+                return Err(PoolError::NoMemory { bytes, ordinal: self.device.ordinal });
+            };
+            // The block may be another pool's, which lent it, or lie between margins: neither can be kept.
+            let arena = self.device.platform.owner(addr).ok_or(unusable.clone())?;
+            let kept =
+                arena.lock().as_mut().filter(|core| std::ptr::eq(core.pool, self)).is_some_and(|core| {
+                    let block = core.arena.live_block(addr);
+                    block.map(|block| core.arena.add_buffer(addr, block.allocated_bytes)).is_some()
+                });
+            if kept {
+                return Ok((arena, addr));
+            }
+            super::entry::free(self.device.platform, addr, Some(stream));
+            Err(PoolError::NotHere { option: "buffer", rule: "the pool borrows its memory, or has guards" })
+        });
+        made.unwrap_or(Err(unusable))
+    }
+
     /// Ends a run of a step on every stream, and makes plans where it agreed with an earlier one. Nothing is
     /// locked while they are made.
     pub(crate) fn end_step(&'static self, id: StepId, is_whole: bool) {

@@ -3,6 +3,7 @@
 mod support;
 
 mod basics;
+mod buffers;
 mod edges;
 mod expected;
 #[cfg(all(feature = "cuda", target_os = "linux"))]

@@ -1,0 +1,223 @@
+//! Memory of known size that is allocated once and written every step.
+
+use mempool_arena::{Placed, Request};
+
+use crate::device::{ArenaSlot, PoolSlot, Stream};
+use crate::error::PoolError;
+use crate::pool::{MemPool, Place};
+use crate::slot::Slot;
+use crate::steering::{self, Learned};
+use crate::step::HOST_GRANULE_BYTES;
+use crate::thread_state::inside;
+
+/// Results of so many sizes are known by heart.
+const LEARNED_SIZES: usize = 16;
+
+/// A buffer's block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum BufferPlace {
+    Host { slot: &'static Slot, pool_id: u64, addr: usize },
+    Device { pool: &'static PoolSlot, arena: &'static ArenaSlot, addr: usize },
+}
+
+impl BufferPlace {
+    pub(crate) fn addr(&self) -> usize {
+        match *self {
+            Self::Host { addr, .. } | Self::Device { addr, .. } => addr,
+        }
+    }
+
+    fn is_free(&self) -> bool {
+        match *self {
+            Self::Host { slot, pool_id, addr } => {
+                slot.with_arena(pool_id, |arena| arena.is_free_buffer(addr)).unwrap_or(false)
+            }
+            Self::Device { pool, arena, addr } => inside(|| {
+                // What was freed elsewhere may be done by now.
+                pool.device.with_context(|| {
+                    let mut guard = arena.lock();
+                    let Some(core) = guard.as_mut() else { return false };
+                    core.drain();
+                    core.arena.is_free_buffer(addr)
+                })
+            })
+            .unwrap_or(false),
+        }
+    }
+
+    fn remove(&self) {
+        match *self {
+            Self::Host { slot, pool_id, addr } => {
+                slot.with_arena(pool_id, |arena| arena.remove_buffer(addr));
+            }
+            Self::Device { arena, addr, .. } => inside(|| {
+                if let Some(core) = arena.lock().as_mut() {
+                    core.arena.remove_buffer(addr);
+                }
+            }),
+        }
+    }
+}
+
+/// How the writes of a buffer went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BufferStats {
+    /// Results that were computed right in the buffer.
+    pub placed: u64,
+    /// Results that were computed elsewhere and had to be copied.
+    pub copied: u64,
+}
+
+/// Memory of a pool that is allocated once and holds one result after the other.
+///
+/// [`write`](Self::write) runs a computation and has its result allocated in the buffer. Whoever knows the type of
+/// results ([`candle_mempool::Buffer`](https://docs.rs/candle-mempool) for candle's tensors) says afterwards where the
+/// result lies, and copies it if it lies elsewhere, which the first does. The result owns the buffer's memory as it
+/// would own any: the buffer can be written again once it has been dropped.
+#[derive(Debug)]
+pub struct Buffer {
+    pool: MemPool,
+    place: BufferPlace,
+    bytes: usize,
+    learned: Vec<Learned>,
+    stats: BufferStats,
+}
+
+/// What a write came to.
+#[derive(Debug)]
+#[must_use = "the buffer is to be told where the result lies"]
+pub struct Written {
+    outcome: steering::Outcome,
+}
+
+impl MemPool {
+    /// A buffer of `bytes` of the host's memory in this pool.
+    ///
+    /// # Errors
+    /// [`PoolError::Arena`] when the pool has no memory for it, [`PoolError::NotHere`] for a pool of a device.
+    pub fn buffer(&self, bytes: usize) -> Result<Buffer, PoolError> {
+        let Place::Host(slot) = self.place() else {
+            return Err(PoolError::NotHere {
+                option: "buffer",
+                rule: "a device's pool needs a stream for it",
+            });
+        };
+        let request = Request::new(bytes).aligned_to(HOST_GRANULE_BYTES);
+        let placed = slot.with_arena(self.id(), |arena| {
+            let placed = arena.allocate(request)?;
+            arena.add_buffer(placed.addr, placed.allocated_bytes);
+            Ok::<Placed, PoolError>(placed)
+        });
+        let addr = placed.ok_or(PoolError::Closed)??.addr;
+        Ok(self.make_buffer(BufferPlace::Host { slot, pool_id: self.id(), addr }, bytes))
+    }
+
+    /// A buffer of `bytes` in this pool of a device, to be written by work of `stream`.
+    ///
+    /// # Errors
+    /// [`PoolError::Arena`] when the pool has no memory for it, [`PoolError::NotHere`] for a pool of the host and
+    /// for a stream that is in capture.
+    pub fn buffer_on(&self, bytes: usize, stream: Stream) -> Result<Buffer, PoolError> {
+        let Place::Device(pool) = self.place() else {
+            return Err(PoolError::NotHere { option: "stream", rule: "a pool of the host has none" });
+        };
+        let (arena, addr) = inside(|| pool.buffer(bytes, stream))?;
+        Ok(self.make_buffer(BufferPlace::Device { pool, arena, addr }, bytes))
+    }
+
+    fn make_buffer(&self, place: BufferPlace, bytes: usize) -> Buffer {
+        Buffer { pool: self.clone(), place, bytes, learned: Vec::new(), stats: BufferStats::default() }
+    }
+}
+
+impl Buffer {
+    /// The address, which never changes.
+    #[must_use]
+    pub fn addr(&self) -> usize {
+        self.place.addr()
+    }
+
+    /// Bytes that a result may have at most.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The pool it lies in.
+    #[must_use]
+    pub fn pool(&self) -> &MemPool {
+        &self.pool
+    }
+
+    /// Whether no result is in it: the last one was dropped, and on a device the work that used it is done or comes
+    /// before what the buffer's stream does next.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.place.is_free()
+    }
+
+    /// Runs `f`. If it allocates as it did before, its result is allocated in the buffer.
+    ///
+    /// # Errors
+    /// [`PoolError::BufferInUse`] while the last result is alive; then `f` is not run.
+    pub fn write<R>(&mut self, f: impl FnOnce() -> R) -> Result<(R, Written), PoolError> {
+        self.check_free()?;
+        let (result, outcome) = steering::steer(self.place, &self.learned, f);
+        Ok((result, Written { outcome }))
+    }
+
+    /// Says where the result of a write lies: `true` if that is the buffer. Else it is learned which allocation it
+    /// was, and the result is to be copied with [`place_next`](Self::place_next).
+    ///
+    /// # Errors
+    /// [`PoolError::BufferInUse`] when the buffer was handed to something else, which is alive.
+    pub fn settle(&mut self, written: Written, addr: usize) -> Result<bool, PoolError> {
+        let Written { outcome } = written;
+        if outcome.taken && addr == self.addr() {
+            self.stats.placed += 1;
+            return Ok(true);
+        }
+        self.stats.copied += 1;
+        if let Some(learned) = outcome.learn(addr) {
+            inside(|| {
+                self.learned.retain(|known| known.bytes != learned.bytes);
+                if self.learned.len() >= LEARNED_SIZES {
+                    self.learned.remove(0);
+                }
+                self.learned.push(learned);
+            });
+        } else if outcome.taken {
+            // What was learned was another's.
+            inside(|| self.learned = Vec::new());
+        }
+        self.check_free()?;
+        Ok(false)
+    }
+
+    /// Runs `f`, whose first allocation of `bytes` gets the buffer.
+    ///
+    /// # Errors
+    /// [`PoolError::BufferInUse`] while a result is alive.
+    pub fn place_next<R>(&mut self, bytes: usize, f: impl FnOnce() -> R) -> Result<R, PoolError> {
+        self.check_free()?;
+        let (result, _) = steering::steer(self.place, &[Learned { bytes, before: 0 }], f);
+        Ok(result)
+    }
+
+    /// How its writes went.
+    #[must_use]
+    pub fn stats(&self) -> BufferStats {
+        self.stats
+    }
+
+    fn check_free(&self) -> Result<(), PoolError> {
+        if self.is_free() { Ok(()) } else { Err(PoolError::BufferInUse { bytes: self.bytes }) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.place.remove();
+        inside(|| self.learned = Vec::new());
+    }
+}
