@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::cuda_backend::cudarc::driver::CudaStream;
+use candle_core::cuda_backend::{CudaStorage, CudaStorageSlice};
 use candle_core::{Device, Storage, Tensor};
 use mempool_pools::device::PoolDevice;
 
@@ -57,4 +57,25 @@ pub fn record_stream(tensor: &Tensor, stream: &Arc<CudaStream>) -> Result<()> {
         CudaStorageSlice::F8E4M3(slice) => record(slice, stream),
     };
     if recorded { Ok(()) } else { Err(Error::NotPooled) }
+}
+
+/// Address and number of elements.
+pub(crate) fn address_of(storage: &CudaStorage) -> (usize, usize) {
+    use mempool_pools::cuda::address_of as of;
+    match &storage.slice {
+        CudaStorageSlice::U8(slice)
+        | CudaStorageSlice::F6E2M3(slice)
+        | CudaStorageSlice::F6E3M2(slice)
+        | CudaStorageSlice::F4(slice)
+        | CudaStorageSlice::F8E8M0(slice) => (of(slice), slice.len()),
+        CudaStorageSlice::U32(slice) => (of(slice), slice.len()),
+        CudaStorageSlice::I16(slice) => (of(slice), slice.len()),
+        CudaStorageSlice::I32(slice) => (of(slice), slice.len()),
+        CudaStorageSlice::I64(slice) => (of(slice), slice.len()),
+        CudaStorageSlice::BF16(slice) => (of(slice), slice.len()),
+        CudaStorageSlice::F16(slice) => (of(slice), slice.len()),
+        CudaStorageSlice::F32(slice) => (of(slice), slice.len()),
+        CudaStorageSlice::F64(slice) => (of(slice), slice.len()),
+        CudaStorageSlice::F8E4M3(slice) => (of(slice), slice.len()),
+    }
 }

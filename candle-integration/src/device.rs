@@ -8,6 +8,7 @@ use mempool_pools::device::PoolDevice;
 use mempool_pools::{MemPoolBuilder, TraceRecording};
 
 use crate::error::{Error, Result};
+use crate::pool::MemPool;
 
 /// The line that the error about a missing allocator shows.
 pub(crate) const CRATE_PATH: &str = "candle_mempool";
@@ -51,6 +52,20 @@ impl Backing {
             Self::Host => Ok(mempool_pools::default_pool_for(CRATE_PATH)?),
             #[cfg(all(feature = "cuda", target_os = "linux"))]
             Self::Cuda(device) => Ok(device.default_pool()),
+        }
+    }
+
+    /// A buffer of the pool; on CUDA in the order of the stream that the device has on this thread.
+    pub(crate) fn buffer(&self, pool: &MemPool, bytes: usize) -> Result<mempool_pools::Buffer> {
+        match self {
+            Self::Host => Ok(pool.pool.buffer(bytes)?),
+            #[cfg(all(feature = "cuda", target_os = "linux"))]
+            Self::Cuda(_) => {
+                let Device::Cuda(cuda) = &pool.device else {
+                    return Err(Error::Unsupported { device: "this" });
+                };
+                Ok(mempool_pools::cuda::buffer(&pool.pool, bytes, &cuda.cuda_stream())?)
+            }
         }
     }
 

@@ -1,5 +1,8 @@
 //! What can go wrong between candle and its pools.
 
+use std::sync::Arc;
+
+use candle_core::DType;
 use mempool_pools::PoolError;
 use thiserror::Error as ThisError;
 
@@ -20,13 +23,82 @@ pub enum Error {
     /// The tensor's memory came from the driver, not from a pool.
     #[error("the tensor does not lie in a pool")]
     NotPooled,
+    /// A result that does not fit into its buffer.
+    #[error("the buffer is for results of shape {expected:?}, not {got:?}")]
+    BufferShape {
+        /// The buffer's shape.
+        expected: Vec<usize>,
+        /// The result's shape.
+        got: Vec<usize>,
+    },
+    /// A result of another dtype than its buffer.
+    #[error("the buffer is for results of dtype {expected:?}, not {got:?}")]
+    BufferDType {
+        /// The buffer's dtype.
+        expected: DType,
+        /// The result's dtype.
+        got: DType,
+    },
+    /// A result on another device than its buffer, or computed by another stream.
+    #[error("the result is another device's or another stream's than the buffer")]
+    BufferDevice,
+    /// A name that a set of buffers has already.
+    #[error("there is a buffer {name:?} already")]
+    BufferExists {
+        /// The name.
+        name: String,
+    },
+    /// A name that a set of buffers does not have.
+    #[error("there is no buffer {name:?}: there are {}", known.join(", "))]
+    NoBuffer {
+        /// The name.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// The computation failed.
+    #[error(transparent)]
+    Candle(CandleError),
     /// The pool refused.
     #[error(transparent)]
     Pool(#[from] PoolError),
 }
 
+impl Error {
+    pub(crate) fn candle(error: candle_core::Error) -> Self {
+        Self::Candle(CandleError(Arc::new(error)))
+    }
+}
+
+/// An error of candle, from a computation that was to be done. Two are equal when they say the same.
+#[derive(Debug, Clone, ThisError)]
+#[error(transparent)]
+pub struct CandleError(Arc<candle_core::Error>);
+
+impl CandleError {
+    /// What candle said.
+    #[must_use]
+    pub fn error(&self) -> &candle_core::Error {
+        &self.0
+    }
+}
+
+impl PartialEq for CandleError {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_string() == other.0.to_string()
+    }
+}
+
+impl Eq for CandleError {}
+
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
-        Self::wrap(error)
+        match error {
+            // What came from candle goes back to it as it was.
+            Error::Candle(CandleError(error)) => {
+                Arc::try_unwrap(error).unwrap_or_else(|error| Self::wrap(CandleError(error)))
+            }
+            other => Self::wrap(other),
+        }
     }
 }

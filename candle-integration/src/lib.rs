@@ -26,6 +26,9 @@
 //! tensors from the pool. Tensors stay valid for as long as somebody holds them, also after
 //! the scope and the pool's handle are gone.
 
+mod address;
+mod buffer;
+mod buffer_set;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod cuda;
 mod device;
@@ -34,18 +37,20 @@ mod pool;
 mod recording;
 mod step;
 
+pub use buffer::Buffer;
+pub use buffer_set::BufferSet;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use cuda::{cuda_device, record_stream};
-pub use error::{Error, Result};
+pub use error::{CandleError, Error, Result};
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use mempool_pools::cuda::set_event_reuse;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use mempool_pools::device::{OomReport, PoolDevice};
 pub use mempool_pools::{
-    ArenaError, BucketStats, Conf, ConfError, DEFAULT_THRESHOLD_BYTES, Instrumented, Margin, Mode, Policy,
-    PoolAllocator, PoolError, PoolOptions, PoolSize, PoolStats, Propagation, ScopeGuard, Stat, Stats,
-    StepArena, StepArenaError, StepPlanStats, StepStats, TraceSummary, Violation, bucket_of, mark_step,
-    propagate, set_huge_pages, without_pools,
+    ArenaError, BucketStats, BufferStats, Conf, ConfError, DEFAULT_THRESHOLD_BYTES, Instrumented, Margin,
+    Mode, Policy, PoolAllocator, PoolError, PoolOptions, PoolSize, PoolStats, Propagation, ScopeGuard, Stat,
+    Stats, StepArena, StepArenaError, StepPlanStats, StepStats, TraceSummary, Violation, bucket_of,
+    mark_step, propagate, set_huge_pages, without_pools,
 };
 pub use pool::{MemPool, MemPoolBuilder, available_bytes, default_pool, empty_cache, with_pool};
 pub use recording::{TraceRecording, record_trace};

@@ -17,6 +17,7 @@ use crate::recording::TraceRecording;
 #[derive(Debug, Clone)]
 pub struct MemPool {
     pub(crate) pool: mempool_pools::MemPool,
+    pub(crate) device: Device,
 }
 
 impl MemPool {
@@ -32,7 +33,10 @@ impl MemPool {
 
     /// Options for a pool, all with defaults.
     pub fn builder(device: &Device) -> MemPoolBuilder {
-        MemPoolBuilder { builder: Backing::of(device).map(|backing| backing.builder()) }
+        MemPoolBuilder {
+            builder: Backing::of(device).map(|backing| backing.builder()),
+            device: device.clone(),
+        }
     }
 
     /// The pool's id, unique in the process; 0 is the default pool.
@@ -125,11 +129,12 @@ impl MemPool {
 #[must_use = "a builder makes a pool when `build` is called"]
 pub struct MemPoolBuilder {
     builder: Result<mempool_pools::MemPoolBuilder>,
+    device: Device,
 }
 
 impl MemPoolBuilder {
     fn map(self, f: impl FnOnce(mempool_pools::MemPoolBuilder) -> mempool_pools::MemPoolBuilder) -> Self {
-        Self { builder: self.builder.map(f) }
+        Self { builder: self.builder.map(f), ..self }
     }
 
     /// The name in statistics and messages; "pool N" unless set.
@@ -154,7 +159,7 @@ impl MemPoolBuilder {
     /// [`PoolError::Conf`](mempool_pools::PoolError::Conf), for an unknown key with the known ones; and
     /// as [`MemPool::new`] for a device without pools.
     pub fn conf(self, text: &str) -> Result<Self> {
-        Ok(Self { builder: Ok(self.builder?.conf(text)?) })
+        Ok(Self { builder: Ok(self.builder?.conf(text)?), device: self.device })
     }
 
     /// Keeps the pool's mapped memory at or below `bytes`; what does not fit goes to the inner
@@ -237,7 +242,7 @@ impl MemPoolBuilder {
     /// [`PoolError::Sizing`](mempool_pools::PoolError::Sizing); and as [`MemPool::new`] for a device
     /// without pools.
     pub fn size_from(self, trace: impl AsRef<Path>, margin: Margin) -> Result<Self> {
-        Ok(Self { builder: Ok(self.builder?.size_from(trace, margin)?) })
+        Ok(Self { builder: Ok(self.builder?.size_from(trace, margin)?), device: self.device })
     }
 
     /// The pool.
@@ -247,7 +252,7 @@ impl MemPoolBuilder {
     /// limit that cannot hold a page, [`PoolError::Size`](mempool_pools::PoolError::Size) when the memory
     /// that the pool is to have from the start cannot be had.
     pub fn build(self) -> Result<MemPool> {
-        Ok(MemPool { pool: self.builder?.build()? })
+        Ok(MemPool { pool: self.builder?.build()?, device: self.device })
     }
 }
 
@@ -261,7 +266,7 @@ pub fn with_pool<R>(pool: &MemPool, f: impl FnOnce() -> R) -> R {
 /// # Errors
 /// As [`MemPool::new`].
 pub fn default_pool(device: &Device) -> Result<MemPool> {
-    Ok(MemPool { pool: Backing::of(device)?.default_pool()? })
+    Ok(MemPool { pool: Backing::of(device)?.default_pool()?, device: device.clone() })
 }
 
 /// Gives the default pool's free pages back to the system, and returns their bytes. Pools that

@@ -29,8 +29,10 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
 
+use crate::buffer::Buffer;
 use crate::device::{Context, Platform, PoolDevice, Stream};
 use crate::error::PoolError;
+use crate::pool::MemPool;
 use crate::registry;
 use crate::thread_state::inside;
 use driver::CudaDriver;
@@ -80,6 +82,23 @@ pub fn record_stream<T>(slice: &CudaSlice<T>, stream: &Arc<CudaStream>) -> bool 
     let (addr, _use) = slice.device_ptr(slice.stream());
     let handle = Stream(stream.cu_stream().expose_provenance());
     device.record_stream(addr as usize, handle, Arc::clone(stream))
+}
+
+/// Where a slice lies on its device.
+#[must_use]
+pub fn address_of<T>(slice: &CudaSlice<T>) -> usize {
+    // On its own stream a slice's address can be had without an order to anything.
+    let (addr, _use) = slice.device_ptr(slice.stream());
+    addr as usize
+}
+
+/// A buffer of `bytes` in a pool of the stream's device, to be written by work of `stream`. The per-thread default
+/// stream is the calling thread's.
+///
+/// # Errors
+/// As [`MemPool::buffer_on`].
+pub fn buffer(pool: &MemPool, bytes: usize, stream: &Arc<CudaStream>) -> Result<Buffer, PoolError> {
+    pool.buffer_on(bytes, Stream(stream.cu_stream().expose_provenance()))
 }
 
 pub use events::set_event_reuse;

@@ -1,5 +1,6 @@
 //! candle inside pools: unmodified models, bit for bit the same as without.
 
+mod buffers;
 mod devices;
 mod models;
 mod placement;

@@ -3,6 +3,8 @@
 //! The tests share one device and look at its free memory, so they run one after the other:
 //! each takes [`alone`].
 
+#[path = "../candle/buffers.rs"]
+mod buffers;
 #[path = "../candle/models.rs"]
 mod models;
 mod pools;
