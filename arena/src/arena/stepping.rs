@@ -53,10 +53,13 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         self.steps.wanted_slab(solved)
     }
 
-    /// Puts a plan to use, with the block that [`wanted_slab`](Self::wanted_slab) asked for.
+    /// Puts a plan to use, with the block that [`wanted_slab`](Self::wanted_slab) asked for. Free memory goes back
+    /// that served the step until now.
     pub fn install_plan(&mut self, solved: SolvedPlan, block: Option<AddressRange>) {
+        let served_bytes = block.map_or(0, |block| block.len);
         let released = self.steps.install(solved, block);
         self.free_released(released);
+        self.placement.trim(&mut self.upstream, served_bytes);
     }
 
     /// The step ends to exist. What is alive stays valid.

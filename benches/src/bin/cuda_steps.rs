@@ -1,6 +1,6 @@
 //! candle on a CUDA device: steps in pools, without pools, and without pools but with the driver's
-//! release threshold raised to the maximum, which is what an expert does by hand. The three take
-//! turns in one process, so that they see the same machine.
+//! release threshold raised to the maximum, which is what an expert does by hand; and as planned steps
+//! of a pool. The four take turns in one process, so that they see the same machine.
 //!
 //! `cargo run --release --features cuda -p mempool-benches --bin cuda-steps`
 #![allow(unsafe_code)] // listed in ARCHITECTURE.md: the driver's own pool, event tracking, bare allocations
@@ -41,9 +41,19 @@ enum Kind {
     Stock,
     Raised,
     Pool,
+    /// As a step of a pool that is planned.
+    Planned,
 }
 
+/// Without plans, where several threads run steps.
 const KINDS: [Kind; 3] = [Kind::Stock, Kind::Raised, Kind::Pool];
+const STEP_KINDS: [Kind; 4] = [Kind::Stock, Kind::Raised, Kind::Pool, Kind::Planned];
+
+impl Kind {
+    fn is_pooled(self) -> bool {
+        matches!(self, Self::Pool | Self::Planned)
+    }
+}
 
 /// Sets how much of its free memory the driver's default pool keeps at a synchronisation, and
 /// gives back what it has.
@@ -66,7 +76,7 @@ fn set_release_threshold(context: &CudaContext, bytes: u64) -> Result<()> {
 /// Makes the process what it is without this crate, or with it: without it cudarc's events do not
 /// serve again either.
 fn prepare(options: &Options, context: &CudaContext, kind: Kind) -> Result<()> {
-    set_event_reuse(kind == Kind::Pool || options.share_events);
+    set_event_reuse(kind.is_pooled() || options.share_events);
     set_release_threshold(context, if kind == Kind::Raised { u64::MAX } else { 0 })
 }
 
@@ -112,13 +122,15 @@ fn compare(
     }
     let context = device.as_cuda_device()?.cuda_stream().context().clone();
     let pool = MemPool::builder(device).name(name).build()?;
-    let mut timed = [Timed::default(), Timed::default(), Timed::default()];
+    let planned_pool = MemPool::builder(device).name(name).build()?;
+    let mut plan = planned_pool.step();
+    let mut timed: [Timed; STEP_KINDS.len()] = Default::default();
     let mut calls = 0;
     for turn in 0..options.turns {
-        for at in 0..KINDS.len() {
+        for at in 0..STEP_KINDS.len() {
             // Another kind begins each turn.
-            let at = (at + turn) % KINDS.len();
-            let kind = KINDS[at];
+            let at = (at + turn) % STEP_KINDS.len();
+            let kind = STEP_KINDS[at];
             prepare(options, &context, kind)?;
             driver_peak(&context)?;
             let mut run = |steps: usize| -> Result<Duration> {
@@ -126,36 +138,43 @@ fn compare(
                 for _ in 0..steps {
                     match kind {
                         Kind::Pool => pool.with(&mut step)?,
+                        Kind::Planned => plan.run(&mut step)?,
                         Kind::Stock | Kind::Raised => without_pools(&mut step)?,
                     }
                 }
                 Ok(start.elapsed())
             };
-            run(3)?;
+            run(5)?;
             mark_step();
             let took = run(steps)?;
             mark_step();
             timed[at].turns.push(took.as_secs_f64() * 1e6 / steps as f64);
-            if kind == Kind::Pool {
-                let last = pool.stats().last_step;
-                calls = last.map_calls + last.unmap_calls;
-                timed[at].peak_bytes = pool.stats().reserved.peak as u64;
+            if kind.is_pooled() {
+                let stats = if kind == Kind::Pool { pool.stats() } else { planned_pool.stats() };
+                if kind == Kind::Pool {
+                    calls = stats.last_step.map_calls + stats.last_step.unmap_calls;
+                }
+                timed[at].peak_bytes = stats.reserved.peak as u64;
             } else {
                 timed[at].peak_bytes = timed[at].peak_bytes.max(driver_peak(&context)?);
             }
         }
     }
     set_release_threshold(&context, 0)?;
-    let [stock, raised, pooled] = &timed;
-    let (s, r, p) = (stock.median(), raised.median(), pooled.median());
+    let [stock, raised, pooled, planned] = &timed;
+    let (s, r, p, planned_us) = (stock.median(), raised.median(), pooled.median(), planned.median());
+    let runs = plan.stats();
+    let share = 100.0 * runs.planned_runs as f64 / runs.runs.max(1) as f64;
     let mib = |timed: &Timed| timed.peak_bytes as f64 / f64::from(1 << 20);
     println!(
-        "| {name} | {s:.1} | {r:.1} | {p:.1} | {:.2}x | {:.2}x | {calls} | {:.0} | {:.0} | {:.0} |",
+        "| {name} | {s:.1} | {r:.1} | {p:.1} | {planned_us:.1} | {:.2}x | {:.2}x | {:.2}x | {share:.0}% | {calls} | {:.0} | {:.0} | {:.0} | {:.0} |",
         s / p,
         r / p,
+        p / planned_us,
         mib(stock),
         mib(raised),
-        mib(pooled)
+        mib(pooled),
+        mib(planned)
     );
     Ok(())
 }
@@ -303,7 +322,7 @@ fn threads(options: &Options, count: usize, job: Job) -> Result<()> {
                             let run = |steps: usize| -> Result<()> {
                                 for _ in 0..steps {
                                     match kind {
-                                        Kind::Pool => pool.with(step)?,
+                                        Kind::Pool | Kind::Planned => pool.with(step)?,
                                         Kind::Stock | Kind::Raised => without_pools(step)?,
                                     }
                                 }
@@ -323,7 +342,7 @@ fn threads(options: &Options, count: usize, job: Job) -> Result<()> {
             let slowest = times.into_iter().max().context("there are threads")?;
             timed[at].turns.push(slowest.as_secs_f64() * 1e6 / STEPS as f64);
             timed[at].peak_bytes = match kind {
-                Kind::Pool => pool.stats().reserved.peak as u64,
+                Kind::Pool | Kind::Planned => pool.stats().reserved.peak as u64,
                 Kind::Stock | Kind::Raised => timed[at].peak_bytes.max(driver_peak(&context)?),
             };
         }
@@ -332,7 +351,7 @@ fn threads(options: &Options, count: usize, job: Job) -> Result<()> {
     let (s, r, p) = (stock.median(), raised.median(), pooled.median());
     let mib = |timed: &Timed| timed.peak_bytes as f64 / f64::from(1 << 20);
     println!(
-        "| {name} | {s:.1} | {r:.1} | {p:.1} | {:.2}x | {:.2}x | - | {:.0} | {:.0} | {:.0} |",
+        "| {name} | {s:.1} | {r:.1} | {p:.1} | - | {:.2}x | {:.2}x | - | - | - | {:.0} | {:.0} | {:.0} | - |",
         s / p,
         r / p,
         mib(stock),
@@ -416,8 +435,9 @@ fn main() -> Result<()> {
     let pools = cuda_device(&device)?;
     println!("device {}: {}", pools.ordinal(), device.as_cuda_device()?.cuda_stream().context().name()?);
     println!(
-        "\n| case, us a step | stock | threshold raised | pool | vs stock | vs raised | driver memory calls | \
-         peak MiB stock | raised | pool |\n|---|---|---|---|---|---|---|---|---|---|"
+        "\n| case, us a step | stock | threshold raised | pool | planned | stock/pool | raised/pool | pool/planned | \
+         runs as planned | driver memory calls | peak MiB stock | raised | pool | planned |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
     );
     all_steps(&options, &device, "")?;
     for count in [1, 2, 4, 8] {

@@ -47,6 +47,7 @@ fn a_planned_step_maps_and_searches_nothing() {
     assert_eq!(after.1.planned - before.1.planned, 60);
     assert_eq!(after.1.slab_bytes, after.1.max_live_bytes);
     assert_eq!(after.1.slab_bytes, 5 * BIG, "no more than what is alive at once");
+    assert!(after.0.reserved.current <= 6 * BIG, "what served before has gone back: {:?}", after.0.reserved);
 }
 
 #[test]
