@@ -56,6 +56,32 @@ pub enum Error {
         /// The names there are.
         known: Vec<String>,
     },
+    /// A device that cannot capture steps.
+    #[error("steps cannot be captured on {device} devices")]
+    NoGraphs {
+        /// The device's kind.
+        device: &'static str,
+    },
+    /// Events would have to be waited for that were recorded outside of the capture.
+    #[error(
+        "a step cannot be captured while cudarc tracks events: call disable_event_tracking on the device before tensors \
+         are made, and use them on one stream"
+    )]
+    EventTracking,
+    /// A step that cannot be captured, or a graph that the driver refuses.
+    #[error("the step cannot be captured: {reason}")]
+    Capture {
+        /// What was refused, and by whom.
+        reason: String,
+    },
+    /// A graph that would allocate memory at each replay.
+    #[error(
+        "the graph allocates or frees memory by itself in {nodes} places: some library does so in the step"
+    )]
+    GraphAllocates {
+        /// How many.
+        nodes: usize,
+    },
     /// The computation failed.
     #[error(transparent)]
     Candle(CandleError),

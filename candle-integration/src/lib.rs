@@ -29,6 +29,7 @@
 mod address;
 mod buffer;
 mod buffer_set;
+mod captured;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod cuda;
 mod device;
@@ -39,6 +40,7 @@ mod step;
 
 pub use buffer::Buffer;
 pub use buffer_set::BufferSet;
+pub use captured::{CapturedStep, OutputCheck, Outputs, Verification};
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use cuda::{cuda_device, record_stream};
 pub use error::{CandleError, Error, Result};

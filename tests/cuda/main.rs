@@ -5,6 +5,7 @@
 
 #[path = "../candle/buffers.rs"]
 mod buffers;
+mod captured;
 #[path = "../candle/models.rs"]
 mod models;
 mod pools;

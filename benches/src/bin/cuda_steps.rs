@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, result, sys};
 use candle_core::{DType, Device, Tensor};
-use candle_mempool::{MemPool, cuda_device, mark_step, set_event_reuse, without_pools};
+use candle_mempool::{CapturedStep, MemPool, cuda_device, mark_step, set_event_reuse, without_pools};
 use candle_nn::{Linear, Module, VarBuilder, VarMap, linear};
 use candle_transformers::models::llama;
 use clap::Parser;
@@ -256,6 +256,63 @@ fn all_steps(options: &Options, device: &Device, suffix: &str) -> Result<()> {
     training(options, device, suffix)
 }
 
+/// The decoder's step as it is, in a pool, planned, and captured once and replayed.
+fn captured(options: &Options) -> Result<()> {
+    let name = "captured: 24 decoder blocks b1 t1 h1024";
+    if !name.contains(&options.only) {
+        return Ok(());
+    }
+    let device = Device::new_cuda_with_stream(options.device)?;
+    // SAFETY: each tensor of this device is used on its one stream.
+    unsafe { device.as_cuda_device()?.disable_event_tracking() };
+    let (model, config) = decoder(24, 1024, &device)?;
+    let tokens = Tensor::zeros((1, 1), DType::U32, &device)?;
+    let pool = MemPool::new(&device)?;
+    // A cache for each: nothing is kept in it.
+    let forward = || model.forward(&tokens, 0, &mut llama::Cache::new(false, DType::F32, &config, &device)?);
+    let mut cache = llama::Cache::new(false, DType::F32, &config, &device)?;
+    let mut eager = || model.forward(&tokens, 0, &mut cache);
+    let mut graph_cache = llama::Cache::new(false, DType::F32, &config, &device)?;
+    let mut step = CapturedStep::capture(&pool, &device, || model.forward(&tokens, 0, &mut graph_cache))?;
+    let values = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f32>();
+    let mut same = 0;
+    for token in 0..100_u32 {
+        step.write(&tokens, &Tensor::new(&[[token * 7]], &device)?)?;
+        step.replay()?;
+        let expected = values(&without_pools(forward)?)?;
+        let replayed = values(step.output())?;
+        same += usize::from(expected.iter().zip(&replayed).all(|(a, b)| a.to_bits() == b.to_bits()));
+    }
+    let mut timed = [const { Vec::new() }; 3];
+    let steps = 50;
+    for _ in 0..options.turns {
+        let mut time = |at: usize, run: &mut dyn FnMut() -> Result<()>| -> Result<()> {
+            run()?;
+            device.synchronize()?;
+            let start = Instant::now();
+            for _ in 0..steps {
+                run()?;
+                device.synchronize()?;
+            }
+            timed[at].push(start.elapsed().as_secs_f64() * 1e6 / f64::from(steps));
+            Ok(())
+        };
+        set_event_reuse(false);
+        time(0, &mut || without_pools(&mut eager).map(drop).map_err(Into::into))?;
+        set_event_reuse(true);
+        time(1, &mut || pool.with(&mut eager).map(drop).map_err(Into::into))?;
+        time(2, &mut || step.replay().map_err(Into::into))?;
+    }
+    let [stock, pooled, replayed] = timed.map(|turns| Timed { turns, peak_bytes: 0 }.median());
+    println!(
+        "\n{name}: stock {stock:.0} us, pool {pooled:.0} us, replay {replayed:.0} us ({:.2}x of stock, {} nodes); \
+         {same} of 100 replays the same to the bit",
+        stock / replayed,
+        step.node_count(),
+    );
+    Ok(())
+}
+
 fn training(options: &Options, device: &Device, suffix: &str) -> Result<()> {
     use candle_nn::{AdamW, Optimizer};
     let variables = VarMap::new();
@@ -447,6 +504,7 @@ fn main() -> Result<()> {
     // SAFETY: from here on each tensor is used on the stream that made it, and by one thread.
     unsafe { device.as_cuda_device()?.disable_event_tracking() };
     all_steps(&options, &device, ", no event tracking")?;
+    captured(&options)?;
     if options.only.is_empty() || options.only.contains("pair") {
         pairs(&options, &device, ", no event tracking")?;
         // SAFETY: what was made without tracking is gone.
