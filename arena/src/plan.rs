@@ -128,7 +128,10 @@ impl Planner {
         }
         let goal_of = |part: &Part| goal.saturating_sub(part.base);
         let mut found: Vec<_> = parts.iter().map(|part| quick(&part.problem, goal_of(part))).collect();
-        self.improve(&parts, &mut found, goal);
+        // Below what lives nothing can be found.
+        if goal >= max_live {
+            self.improve(&parts, &mut found, goal);
+        }
         for (part, (_, placement)) in parts.iter().zip(&found) {
             for (&id, offset) in part.ids.iter().zip(&placement.offsets) {
                 offsets[ids[id as usize] as usize] = part.base + offset;
