@@ -20,15 +20,23 @@
 //! places in a few orders, which takes milliseconds for some thousand buffers and has the same result each time, and
 //! searches only for as long as it is told to and only where that is not good enough.
 
+mod clock;
+mod corner;
 mod error;
 mod first_fit;
 mod occupied;
 mod parts;
+mod preorder;
 mod problem;
+mod random;
+mod reorder;
+mod search;
+mod units;
 mod verify;
 
 use std::time::Duration;
 
+use clock::Deadline;
 pub use error::PlanError;
 use first_fit::Placement;
 use occupied::Occupied;
@@ -118,8 +126,13 @@ impl Planner {
         for (id, offset) in placed {
             offsets[ids[id as usize] as usize] = offset;
         }
-        let found: Vec<_> = parts.iter().map(|part| quick(part, goal)).collect();
-        for (part, placement) in parts.iter().zip(&found) {
+        let goal_of = |part: &Part| goal.saturating_sub(part.base);
+        let mut found: Vec<_> = parts.iter().map(|part| quick(&part.problem, goal_of(part))).collect();
+        // Below what lives nothing can be found.
+        if goal >= max_live {
+            self.improve(&parts, &mut found, goal);
+        }
+        for (part, (_, placement)) in parts.iter().zip(&found) {
             for (&id, offset) in part.ids.iter().zip(&placement.offsets) {
                 offsets[ids[id as usize] as usize] = part.base + offset;
             }
@@ -130,17 +143,55 @@ impl Planner {
         debug_assert_eq!(verify(buffers, self.granule_bytes, &plan), Ok(()));
         Ok(plan)
     }
+
+    /// Searches for better placements of the parts that end above the goal, the highest first: what ends lower than
+    /// the highest part can end is good enough.
+    fn improve(&self, parts: &[Part], found: &mut [(Vec<u32>, Placement)], goal: usize) {
+        if self.budget.is_zero() {
+            return;
+        }
+        let deadline = Deadline::after(self.budget);
+        let end = |at: usize, found: &[(Vec<u32>, Placement)]| parts[at].base + found[at].1.peak;
+        let mut by_end: Vec<usize> = (0..parts.len()).collect();
+        by_end.sort_by_key(|&at| std::cmp::Reverse(end(at, found)));
+        let mut reached = goal;
+        for (done, &at) in by_end.iter().enumerate() {
+            if end(at, found) <= reached || deadline.is_over() {
+                break;
+            }
+            let waiting = by_end[done..].iter().filter(|&&at| end(at, found) > reached).count();
+            let (order, placement) = &mut found[at];
+            let part = &parts[at];
+            let goal = reached.saturating_sub(part.base);
+            search::search(&part.problem, std::mem::take(order), placement, goal, deadline.share(waiting));
+            reached = reached.max(part.base + placement.peak);
+            // Where one part does not fit, the others need not.
+            if self.capacity_bytes.is_some_and(|capacity| reached > capacity) {
+                break;
+            }
+        }
+    }
 }
 
-/// The best of the quick placements.
-fn quick(part: &Part, goal: usize) -> Placement {
-    let goal = goal.saturating_sub(part.base);
+/// Beyond so many items a further order takes a second, and is tried only
+const MANY_ITEMS: usize = 20_000;
+/// where the peak is above what lives by more than one in so many.
+const GOOD_ENOUGH_FOR_MANY: usize = 100;
+
+/// The best of the quick placements, and the order that led to it.
+fn quick(problem: &Problem, goal: usize) -> (Vec<u32>, Placement) {
+    let max_live = problem.max_live();
+    let enough =
+        if problem.items.len() > MANY_ITEMS { max_live + max_live / GOOD_ENOUGH_FOR_MANY } else { 0 };
+    let enough = enough.max(goal);
     let mut occupied = Occupied::default();
-    let mut best: Option<Placement> = None;
-    for order in first_fit::orders(&part.problem) {
-        let most = best.as_ref().map_or(usize::MAX, |best| best.peak - 1);
-        best = first_fit::place(&part.problem, &order, &mut occupied, most).or(best);
-        if best.as_ref().is_some_and(|best| best.peak <= goal) {
+    let mut best: Option<(Vec<u32>, Placement)> = None;
+    for order in first_fit::orders(problem) {
+        let most = best.as_ref().map_or(usize::MAX, |(_, best)| best.peak - 1);
+        if let Some(found) = first_fit::place(problem, &order, &mut occupied, most) {
+            best = Some((order, found));
+        }
+        if best.as_ref().is_some_and(|(_, best)| best.peak <= enough) {
             break;
         }
     }
@@ -182,11 +233,19 @@ fn alignment(index: usize, buffer: &Buffer, granule_bytes: usize) -> Result<usiz
     lcm(align_bytes, granule_bytes).ok_or(PlanError::Alignment { index, align_bytes, granule_bytes })
 }
 
-/// The least common multiple, if there is one.
-fn lcm(one: usize, other: usize) -> Option<usize> {
+/// The greatest common divisor.
+fn divisor(one: usize, other: usize) -> usize {
     let (mut divisor, mut rest) = (one, other);
     while rest != 0 {
         (divisor, rest) = (rest, divisor % rest);
     }
-    one.checked_div(divisor)?.checked_mul(other).filter(|&multiple| multiple > 0)
+    divisor
 }
+
+/// The least common multiple, if there is one.
+fn lcm(one: usize, other: usize) -> Option<usize> {
+    one.checked_div(divisor(one, other))?.checked_mul(other).filter(|&multiple| multiple > 0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,14 @@ pub(super) struct Placement {
     pub(super) peak: usize,
 }
 
+impl Placement {
+    /// The placement of these offsets.
+    pub(super) fn new(problem: &Problem, offsets: Vec<usize>) -> Self {
+        let ends = problem.items.iter().zip(&offsets).map(|(item, offset)| offset + item.size);
+        Self { peak: ends.max().unwrap_or(0), offsets }
+    }
+}
+
 /// What falls in an order, most important first; what is equal stays as it was given.
 type Key = fn(&Item, &[usize]) -> (u128, u128);
 

@@ -97,4 +97,22 @@ impl Problem {
     pub(super) fn max_live(&self) -> usize {
         self.live().into_iter().max().unwrap_or(0)
     }
+
+    /// By item: which others share a section with it.
+    pub(super) fn meetings(&self) -> Vec<Vec<u32>> {
+        let mut by_start: Vec<u32> = (0..self.items.len() as u32).collect();
+        by_start.sort_unstable_by_key(|&at| self.items[at as usize].first);
+        let mut meets: Vec<Vec<u32>> = vec![Vec::new(); by_start.len()];
+        let mut live: Vec<u32> = Vec::new();
+        for at in by_start {
+            let first = self.items[at as usize].first;
+            live.retain(|&other| self.items[other as usize].end > first);
+            for &other in &live {
+                meets[at as usize].push(other);
+                meets[other as usize].push(at);
+            }
+            live.push(at);
+        }
+        meets
+    }
 }

@@ -1,0 +1,150 @@
+//! Searching for a better placement until time is over.
+//!
+//! Two searches take turns, because neither is good at all problems: corners ([`super::corner`]) where items have to
+//! fit exactly, reordering ([`super::reorder`]) where there are many or some slack.
+//!
+//! A corner search mostly either finds a placement with few steps back or gets lost. So it begins anew with another
+//! order after some steps, and each round of orders is allowed more (such heavy-tailed searches need restarts: Gomes,
+//! Selman and Kautz, "Boosting combinatorial search through randomization", AAAI 1998).
+
+use std::thread;
+use std::time::Duration;
+
+use super::clock::Deadline;
+use super::corner::{MOST_DEPTH, Outcome, Search};
+use super::first_fit::Placement;
+use super::preorder::{PREORDERS, Preorder};
+use super::problem::Problem;
+use super::random::Random;
+use super::reorder::Reorder;
+
+/// Steps an item in the first round of orders: a placement takes one or two an item.
+const STEPS_AN_ITEM: f64 = 5.0;
+/// How much more each round has than the one before.
+const GROWTH: f64 = 1.2;
+/// How far the values that an order is made of are off, from the second round on.
+const SPREAD: f64 = 0.5;
+/// Corners are searched with no more items: a step looks at all of them, and each knows all it meets.
+const MOST_ITEMS: usize = 4_000;
+/// The first turn of each search; each next one is half as long again.
+const TURN: Duration = Duration::from_millis(500);
+/// What is tried between the goal and what is known ends where less than one in so many of it is left.
+const FRACTION: usize = 16;
+/// Stack of a level of the corner search, with much to spare.
+const LEVEL_BYTES: usize = 3 << 10;
+
+/// Improves on `best`, which `order` led to, until it ends at `goal` or below, nothing is better, or time is over.
+pub(super) fn search(
+    problem: &Problem,
+    order: Vec<u32>,
+    best: &mut Placement,
+    goal: usize,
+    deadline: Deadline,
+) {
+    if deadline.is_over() {
+        return;
+    }
+    if problem.items.len() > MOST_ITEMS {
+        let mut reorder = Reorder::new(order, best.clone());
+        return reorder.improve(problem, best, goal, &mut Random::new(0), deadline);
+    }
+    // A corner search goes as deep as there are items; a caller's stack may be too short for that.
+    thread::scope(|scope| {
+        let turns = || take_turns(problem, order, best, goal, deadline);
+        let thread = thread::Builder::new().name("plan".to_owned()).stack_size(MOST_DEPTH * LEVEL_BYTES);
+        // Without a thread the quick placement is what there is. A panic in it is passed on by the scope.
+        drop(thread.spawn_scoped(scope, turns));
+    });
+}
+
+fn take_turns(problem: &Problem, order: Vec<u32>, best: &mut Placement, goal: usize, deadline: Deadline) {
+    let mut random = Random::new(0);
+    let mut reorder = Reorder::new(order, best.clone());
+    // Nothing below this is looked for: at first the goal, later what was proven.
+    let mut least = goal.max(problem.max_live());
+    let mut at_least = Corners::new(problem, least);
+    // With no slack at all a search soon sees what cannot be; where the goal leaves some, both are tried.
+    let mut without_slack = (least > problem.max_live()).then(|| Corners::new(problem, problem.max_live()));
+    // As long as the goal is not reached, half the way to it, then half of what is left if that was too far.
+    let mut between = least;
+    let mut turn = TURN;
+    while best.peak > least && !deadline.is_over() {
+        match at_least.run(problem, &mut random, deadline.within(turn)) {
+            Attempt::Found(placement) => *best = placement,
+            Attempt::Infeasible => {
+                least += 1;
+                at_least = Corners::new(problem, least);
+                without_slack = None;
+            }
+            Attempt::Stopped => {}
+        }
+        if best.peak > least
+            && let Some(corners) = &mut without_slack
+        {
+            match corners.run(problem, &mut random, deadline.within(turn)) {
+                Attempt::Found(placement) => *best = placement,
+                Attempt::Infeasible => without_slack = None,
+                Attempt::Stopped => {}
+            }
+        }
+        if best.peak > least {
+            between = between.max(least);
+            between += (best.peak - between) / 2;
+            let mut corners = Corners::new(problem, between.min(best.peak - 1));
+            match corners.run(problem, &mut random, deadline.within(turn / 2)) {
+                Attempt::Found(placement) => (*best, between) = (placement, least),
+                Attempt::Infeasible => {
+                    least = corners.capacity + 1;
+                    at_least = Corners::new(problem, least);
+                }
+                // Too little is left to be worth a turn: from the goal on again.
+                Attempt::Stopped if best.peak - between <= (best.peak - least) / FRACTION => between = least,
+                Attempt::Stopped => {}
+            }
+        }
+        reorder.improve(problem, best, least, &mut random, deadline.within(turn / 2));
+        turn += turn / 2;
+    }
+}
+
+/// How looking for a placement below one capacity ended.
+enum Attempt {
+    Found(Placement),
+    Infeasible,
+    Stopped,
+}
+
+/// A corner search that begins anew with one order after the other.
+struct Corners {
+    search: Search,
+    capacity: usize,
+    steps: f64,
+    round: u32,
+}
+
+impl Corners {
+    fn new(problem: &Problem, capacity: usize) -> Self {
+        let steps = STEPS_AN_ITEM * problem.items.len() as f64;
+        Self { search: Search::new(problem, capacity), capacity, steps, round: 0 }
+    }
+
+    /// Searches on.
+    fn run(&mut self, problem: &Problem, random: &mut Random, deadline: Deadline) -> Attempt {
+        loop {
+            for by in PREORDERS {
+                let order = match self.round {
+                    0 => Preorder::new(by),
+                    _ => Preorder::shaken(by, problem.items.len(), SPREAD, random),
+                };
+                match self.search.run(&order, self.steps as u64, deadline) {
+                    Outcome::Found => return Attempt::Found(Placement::new(problem, self.search.offsets())),
+                    Outcome::Infeasible => return Attempt::Infeasible,
+                    Outcome::Stopped if deadline.is_over() => return Attempt::Stopped,
+                    Outcome::Stopped => {}
+                }
+            }
+            self.round += 1;
+            self.steps *= GROWTH;
+        }
+    }
+}
