@@ -32,8 +32,8 @@ const TURN: Duration = Duration::from_millis(500);
 const ITEMS_FOR_A_TURN: f64 = 1000.0;
 /// What is tried between the goal and what is known ends where less than one in so many of it is left.
 const FRACTION: usize = 16;
-/// Stack of a level of the corner search, with much to spare.
-const LEVEL_BYTES: usize = 3 << 10;
+/// Stack of a level of the corner search, enough without optimisation, too.
+const LEVEL_BYTES: usize = 8 << 10;
 
 /// Improves on `best`, which `order` led to, until it ends at `goal` or below, nothing is better, or time is over.
 pub(super) fn search(
