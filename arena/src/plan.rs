@@ -174,7 +174,7 @@ impl Planner {
 }
 
 /// Beyond so many items a further order takes a second, and is tried only
-const MANY_ITEMS: usize = 20_000;
+const MANY_ITEMS: usize = 40_000;
 /// where the peak is above what lives by more than one in so many.
 const GOOD_ENOUGH_FOR_MANY: usize = 100;
 

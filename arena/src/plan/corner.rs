@@ -32,7 +32,7 @@ use choice::Corner;
 /// Steps between two looks at the clock.
 const STEPS_A_LOOK: u64 = 64;
 /// How deep a search goes, in steps that are not taken back; its stack is made for that ([`super::search`]).
-pub(super) const MOST_DEPTH: usize = 20_000;
+pub(super) const MOST_DEPTH: usize = 10_000;
 
 /// How a search ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,16 +22,18 @@ use super::reorder::Reorder;
 const STEPS_AN_ITEM: f64 = 5.0;
 /// How much more each round has than the one before.
 const GROWTH: f64 = 1.2;
-/// How far the values that an order is made of are off, from the second round on.
-const SPREAD: f64 = 0.5;
+/// How far the values that an order is made of are off in the rounds after the first: no one serves all problems.
+const SPREADS: [f64; 3] = [0.3, 1.0, 3.0];
 /// Corners are searched with no more items: a step looks at all of them, and each knows all it meets.
 const MOST_ITEMS: usize = 4_000;
 /// The first turn of each search; each next one is half as long again.
 const TURN: Duration = Duration::from_millis(500);
+/// The more items, the less promising are corners: with so many, reordering has as long a turn.
+const ITEMS_FOR_A_TURN: f64 = 1000.0;
 /// What is tried between the goal and what is known ends where less than one in so many of it is left.
 const FRACTION: usize = 16;
-/// Stack of a level of the corner search, with much to spare.
-const LEVEL_BYTES: usize = 3 << 10;
+/// Stack of a level of the corner search, enough without optimisation, too.
+const LEVEL_BYTES: usize = 8 << 10;
 
 /// Improves on `best`, which `order` led to, until it ends at `goal` or below, nothing is better, or time is over.
 pub(super) fn search(
@@ -68,6 +70,7 @@ fn take_turns(problem: &Problem, order: Vec<u32>, best: &mut Placement, goal: us
     // As long as the goal is not reached, half the way to it, then half of what is left if that was too far.
     let mut between = least;
     let mut turn = TURN;
+    let reordering = problem.items.len() as f64 / ITEMS_FOR_A_TURN;
     while best.peak > least && !deadline.is_over() {
         match at_least.run(problem, &mut random, deadline.within(turn)) {
             Attempt::Found(placement) => *best = placement,
@@ -91,7 +94,7 @@ fn take_turns(problem: &Problem, order: Vec<u32>, best: &mut Placement, goal: us
             between = between.max(least);
             between += (best.peak - between) / 2;
             let mut corners = Corners::new(problem, between.min(best.peak - 1));
-            match corners.run(problem, &mut random, deadline.within(turn / 2)) {
+            match corners.run(problem, &mut random, deadline.within(turn / 4)) {
                 Attempt::Found(placement) => (*best, between) = (placement, least),
                 Attempt::Infeasible => {
                     least = corners.capacity + 1;
@@ -102,7 +105,7 @@ fn take_turns(problem: &Problem, order: Vec<u32>, best: &mut Placement, goal: us
                 Attempt::Stopped => {}
             }
         }
-        reorder.improve(problem, best, least, &mut random, deadline.within(turn / 2));
+        reorder.improve(problem, best, least, &mut random, deadline.within(turn.mul_f64(reordering)));
         turn += turn / 2;
     }
 }
@@ -134,7 +137,10 @@ impl Corners {
             for by in PREORDERS {
                 let order = match self.round {
                     0 => Preorder::new(by),
-                    _ => Preorder::shaken(by, problem.items.len(), SPREAD, random),
+                    round => {
+                        let spread = SPREADS[round as usize % SPREADS.len()];
+                        Preorder::shaken(by, problem.items.len(), spread, random)
+                    }
                 };
                 match self.search.run(&order, self.steps as u64, deadline) {
                     Outcome::Found => return Attempt::Found(Placement::new(problem, self.search.offsets())),
