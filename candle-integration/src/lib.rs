@@ -30,6 +30,7 @@
 mod cuda;
 mod device;
 mod error;
+mod out;
 mod pool;
 mod recording;
 
@@ -46,5 +47,6 @@ pub use mempool_pools::{
     StepArena, StepArenaError, StepStats, TraceSummary, Violation, bucket_of, mark_step, propagate,
     set_huge_pages, without_pools,
 };
+pub use out::{AdamW, AdamWParams, ConvParams, Sgd, TensorOut, cat_out};
 pub use pool::{MemPool, MemPoolBuilder, available_bytes, default_pool, empty_cache, with_pool};
 pub use recording::{TraceRecording, record_trace};
