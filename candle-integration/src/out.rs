@@ -53,8 +53,8 @@ pub use self::optimizer::{AdamW, AdamWParams, Sgd};
 /// wherever it lies (on CUDA: contiguous), the others want it contiguous. It may be a view of a larger tensor. Whoever
 /// else holds a tensor of that storage sees the new numbers.
 ///
-/// It may be exactly a source of an elementwise operation, and of `softmax_last_dim_out`, `rms_norm_out`,
-/// `layer_norm_out` and `rope_out` exactly the first source. It may lie in a source's storage, before or after all of
+/// It may be exactly a source of an elementwise operation, and of `softmax_last_dim_out`, `rms_norm_out`
+/// and `layer_norm_out` exactly the first source. It may lie in a source's storage, before or after all of
 /// the source. What else shares memory with a source is refused.
 ///
 /// # Gradients
@@ -67,7 +67,8 @@ pub use self::optimizer::{AdamW, AdamWParams, Sgd};
 ///
 /// # Errors
 /// See [`Error`](crate::Error): the variants with an `op`. All but [`Failed`](crate::Error::Failed) and, on CUDA,
-/// a missing kernel are found before anything is written; on CUDA indices are not looked at, as in candle.
+/// a missing kernel are found before anything is written; on CUDA indices are not looked at beforehand, and one
+/// beyond the end stops the kernel, as in candle.
 pub trait TensorOut: AsRef<Tensor> {
     /// `self rhs` into `out`: matrices `(.., m, k)` and `(.., k, n)`, whose leading dimensions broadcast.
     ///

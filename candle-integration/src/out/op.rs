@@ -22,7 +22,7 @@ pub(super) enum Op {
     WhereCond,
     /// `alpha * a b + beta * output`.
     Matmul(Matmul),
-    /// Over `dims`, sorted; the sum is multiplied with `scale`.
+    /// Over `dims`; the sum is multiplied with `scale`.
     Sum { dims: Vec<usize>, scale: Option<f64> },
     /// The greatest or least along `dim`.
     Extreme { dim: usize, greatest: bool },
@@ -150,7 +150,7 @@ impl Op {
             | Self::Powf(_)
             | Self::Cast(_) => true,
             Self::WhereCond => source > 0,
-            Self::Softmax | Self::RmsNorm { .. } | Self::LayerNorm { .. } | Self::Rope => source == 0,
+            Self::Softmax | Self::RmsNorm { .. } | Self::LayerNorm { .. } => source == 0,
             _ => false,
         }
     }

@@ -72,8 +72,14 @@ pub(super) fn matmul(left: &Tensor, right: &Tensor, alpha: f64, beta: f64, out: 
         };
     }
     // As `Tensor::matmul`, and as `Tensor::broadcast_matmul` where the leading dimensions differ.
-    let fold =
-        left_batch == right_batch || (left_batch == batch && right_batch.is_empty() && left.is_contiguous());
+    if left_batch == batch && right_batch.is_empty() && left.is_contiguous() && out.is_contiguous() {
+        check(&op(true), &[left, right], &shape, left.dtype(), out)?;
+        let rows: usize = batch.iter().product::<usize>() * m;
+        let flat = |tensor: &Tensor, len| tensor.reshape((rows, len)).map_err(|error| failed(name, &error));
+        let (left, out) = (flat(left, *k)?, flat(out, *n)?);
+        return run(&op(true), &[&left, right], &[rows, *n], left.dtype(), &out);
+    }
+    let fold = left_batch == right_batch;
     let left = broadcast(name, left, &with([m, k]))?;
     let right = broadcast(name, right, &with([k, n]))?;
     run(&op(fold), &[&left, &right], &shape, left.dtype(), out)
@@ -82,9 +88,8 @@ pub(super) fn matmul(left: &Tensor, right: &Tensor, alpha: f64, beta: f64, out: 
 /// A sum, or a mean.
 pub(super) fn sum<D: Dims>(x: &Tensor, dims: D, mean: bool, out: &Tensor) -> Result<()> {
     let name = Op::Sum { dims: Vec::new(), scale: mean.then_some(1.0) }.name();
-    let mut dims = dims.to_indexes(x.shape(), name).map_err(|error| dimension_error(name, x, &error))?;
+    let dims = dims.to_indexes(x.shape(), name).map_err(|error| dimension_error(name, x, &error))?;
     let count: usize = dims.iter().map(|&dim| x.dims()[dim]).product();
-    dims.sort_unstable();
     let shape = reduced(x, &dims, out);
     let op = Op::Sum { dims, scale: mean.then(|| 1.0 / count as f64) };
     run(&op, &[x], &shape, x.dtype(), out)
@@ -234,7 +239,7 @@ pub(super) fn conv(
             "input and kernel have a dimension for batch or channels, one for channels, and those of space",
         ));
     }
-    if groups == 0 || x.dims()[1] != kernel.dims()[1] * groups || kernel.dims()[0] % groups != 0 {
+    if groups == 0 || x.dims()[1] != kernel.dims()[1] * groups || !kernel.dims()[0].is_multiple_of(groups) {
         return Err(refused("the channels do not fit the kernel and the groups"));
     }
     expect_dtype(name, 1, kernel, x.dtype())?;

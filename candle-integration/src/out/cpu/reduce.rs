@@ -6,7 +6,7 @@ use super::elem::Elem;
 use super::operands::{Output, Strided};
 use super::primitives;
 
-/// The sum over `dims` (sorted), and that times `scale` if there is one. The output is contiguous.
+/// The sum over `dims`, and that times `scale` if there is one. The output is contiguous.
 pub(super) fn sum<T: Elem>(
     mut out: Output<'_, T>,
     source: &Strided<'_, T>,
@@ -14,6 +14,8 @@ pub(super) fn sum<T: Elem>(
     scale: Option<f64>,
 ) {
     let out = out.contiguous().expect("was checked to be contiguous");
+    let mut dims = dims.to_vec();
+    dims.sort_unstable();
     let rank = source.layout.dims().len();
     let reduced: usize = dims.iter().map(|&dim| source.layout.dims()[dim]).product();
     let over_last_dims = dims.iter().rev().enumerate().all(|(k, &dim)| dim + k + 1 == rank);
@@ -24,7 +26,7 @@ pub(super) fn sum<T: Elem>(
                 *y = primitives::sum(xs);
             }
         }
-        _ => one_by_one(out, source, dims),
+        _ => one_by_one(out, source, &dims),
     }
     if let Some(scale) = scale {
         let (scale, zero) = (T::from_f64(scale), T::from_f64(0.0));

@@ -4,7 +4,7 @@ use candle_core::CpuStorage;
 use rayon::prelude::*;
 
 use super::elem::FloatElem;
-use super::operands::{Beside, Output, Source};
+use super::operands::{Beside, Output};
 use crate::error::Result;
 use crate::out::check::Operand;
 
@@ -35,16 +35,10 @@ pub(super) fn run<T: FloatElem>(
             }
         }
     };
-    let heads = out.par_chunks_exact_mut(steps * dim);
-    match beside.source(op, &sources[0])? {
-        Source::Replaced => heads.enumerate().for_each(rotate),
-        Source::Apart(source) => {
-            let source = source.contiguous().expect(contiguous).par_chunks_exact(steps * dim);
-            heads.zip(source).enumerate().for_each(|(head, (numbers, source))| {
-                numbers.copy_from_slice(source);
-                rotate((head, numbers));
-            });
-        }
-    }
+    let source = beside.apart(op, &sources[0])?.contiguous().expect(contiguous).par_chunks_exact(steps * dim);
+    out.par_chunks_exact_mut(steps * dim).zip(source).enumerate().for_each(|(head, (numbers, source))| {
+        numbers.copy_from_slice(source);
+        rotate((head, numbers));
+    });
     Ok(())
 }

@@ -38,7 +38,7 @@ pub(super) fn rms_norm<T: FloatElem>(
     single_or_half::<T>(op)?;
     let weight = vector(op, beside, &sources[1])?;
     for_rows(out, &beside.source(op, &sources[0])?, |row| {
-        let squares = row.iter().map(|&x| AsF32::as_f32(x) * AsF32::as_f32(x)).sum::<f32>();
+        let squares = row.iter().map(|&x| Single::single(x) * Single::single(x)).sum::<f32>();
         let root = rounded::<T>((squares / row.len() as f32 + eps).sqrt());
         for (x, &weight) in row.iter_mut().zip(weight) {
             *x = *x / root * weight;
@@ -60,7 +60,7 @@ pub(super) fn layer_norm<T: FloatElem>(
     for_rows(out, &beside.source(op, &sources[0])?, |row| {
         let (mut sum, mut squares) = (0_f32, 0_f32);
         for &x in &*row {
-            let x = x.as_f32();
+            let x = x.single();
             sum += x;
             squares += x * x;
         }
@@ -68,7 +68,7 @@ pub(super) fn layer_norm<T: FloatElem>(
         let variance = squares / row.len() as f32 - mean * mean;
         let inverse = (variance + eps).sqrt().recip();
         for (x, (weight, bias)) in row.iter_mut().zip(weight.iter().zip(bias)) {
-            *x = rounded((x.as_f32() - mean) * inverse * weight.as_f32() + bias.as_f32());
+            *x = rounded((x.single() - mean) * inverse * weight.single() + bias.single());
         }
     });
     Ok(())
@@ -119,12 +119,12 @@ fn rounded<T: FloatElem>(x: f32) -> T {
 }
 
 /// A number of a tensor in the format of the computation.
-trait AsF32 {
-    fn as_f32(self) -> f32;
+trait Single {
+    fn single(self) -> f32;
 }
 
-impl<T: FloatElem> AsF32 for T {
-    fn as_f32(self) -> f32 {
+impl<T: FloatElem> Single for T {
+    fn single(self) -> f32 {
         self.as_()
     }
 }
