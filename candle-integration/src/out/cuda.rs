@@ -32,6 +32,9 @@ pub(super) fn run(
     let device = out.device.clone();
     let stream = device.cuda_stream();
     let dtype = out.dtype();
+    // candle comes here by way of an allocation, which does this: cuBLAS looks for the thread's context.
+    let bound = stream.context().bind_to_thread();
+    bound.map_err(|error| Error::Failed { op: op.name(), message: error.to_string() })?;
     let unsupported = |dtype| Error::UnsupportedDType { op: op.name(), dtype };
     let (base, _written) = memory::to_write(&mut out.slice, &stream).ok_or_else(|| unsupported(dtype))?;
     let mut views = Vec::with_capacity(sources.len());

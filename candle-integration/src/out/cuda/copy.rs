@@ -6,9 +6,8 @@ use super::Call;
 use super::launch::{Arg, for_each};
 use super::memory::View;
 use crate::error::Result;
-use crate::out::check::layout_error;
 
-/// Any source into a contiguous output, or rows into rows.
+/// From any strides to any: in one launch into a contiguous output, else in one for each two dimensions.
 pub(super) fn run(call: Call<'_>) -> Result<()> {
     if call.out.address == call.sources[0].address
         && call.out.layout.stride() == call.sources[0].layout.stride()
@@ -19,15 +18,12 @@ pub(super) fn run(call: Call<'_>) -> Result<()> {
         return strided(&call, call.sources[0], call.out);
     }
     let dims = merged(call.out, call.sources[0]);
-    let (outer, [rows, columns]) = match dims.as_slice() {
-        [] => (&[] as &[Dim], [Dim::ONE, Dim::ONE]),
-        [columns] => (&[] as &[Dim], [Dim::ONE, *columns]),
-        [outer @ .., rows, columns] => (outer, [*rows, *columns]),
+    // The kernel copies rows of numbers that follow each other, the rows at any distance.
+    let (dims, columns) = match dims.as_slice() {
+        [dims @ .., columns @ Dim { to: 1, from: 1, .. }] => (dims, *columns),
+        dims => (dims, Dim::ONE),
     };
-    if (columns.to, columns.from) != (1, 1) && columns.len > 1 {
-        let requirement = "contiguous, or to have the rows of the source, on CUDA";
-        return Err(layout_error(call.op.name(), "the output".to_owned(), requirement, call.out.layout));
-    }
+    let (rows, outer) = dims.split_last().map_or((Dim::ONE, dims), |(rows, outer)| (*rows, outer));
     for block in 0..outer.iter().map(|dim| dim.len).product() {
         let (mut to, mut from, mut rest) = (0, 0, block);
         for dim in outer.iter().rev() {
