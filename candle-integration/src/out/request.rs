@@ -239,7 +239,11 @@ pub(super) fn conv(
             "input and kernel have a dimension for batch or channels, one for channels, and those of space",
         ));
     }
-    if groups == 0 || x.dims()[1] != kernel.dims()[1] * groups || !kernel.dims()[0].is_multiple_of(groups) {
+    if groups == 0
+        || x.dims()[1] == 0
+        || x.dims()[1] != kernel.dims()[1] * groups
+        || !kernel.dims()[0].is_multiple_of(groups)
+    {
         return Err(refused("the channels do not fit the kernel and the groups"));
     }
     expect_dtype(name, 1, kernel, x.dtype())?;

@@ -1,9 +1,10 @@
 //! Convolutions, with candle's calls of gemm, whose results go to their places in the output.
 //!
-//! candle lays out all patches of the input, and all results a second time. Here it is a tile of them, and the
-//! kernel where its order has to change; this scratch comes from the current pool and does not grow with the output.
+//! candle lays out all patches of the input, and all results a second time. Here it is a tile of them for each thread,
+//! and the kernel where its order has to change. This scratch does not grow with the output.
 
 use candle_core::{CpuStorage, DType};
+use rayon::prelude::*;
 
 use super::elem::FloatElem;
 use super::matmul::product;
@@ -91,15 +92,33 @@ impl Convolution<'_> {
         self.input[0] * self.kernel[1] * self.kernel[2]
     }
 
-    /// Where the input is that place `(y, x)` of the kernel meets at output `pixel`, for channel 0 of an image.
-    fn input_place(&self, pixel: usize, y: usize, x: usize) -> Option<usize> {
-        let Conv { padding, stride, dilation } = *self.conv;
-        let (row, column) = (pixel / self.output[1], pixel % self.output[1]);
-        let row = if self.flat { 0 } else { (row * stride + y * dilation).checked_sub(padding)? };
-        let column = (column * stride + x * dilation).checked_sub(padding)?;
-        let inside = row < self.input[1] && column < self.input[2];
-        inside.then_some(row * self.input_strides[2] + column * self.input_strides[3])
+    /// A number of a patch: which channel, and where from the patch's corner.
+    fn tap(&self, channel: usize, y: usize, x: usize) -> Tap {
+        let Conv { dilation, .. } = *self.conv;
+        Tap { channel: channel * self.input_strides[1], row: y * dilation, column: x * dilation }
     }
+
+    /// The corner of an output pixel's patch, in the padded input.
+    fn corner(&self, pixel: usize) -> (usize, usize) {
+        let Conv { stride, .. } = *self.conv;
+        (pixel / self.output[1] * stride, pixel % self.output[1] * stride)
+    }
+
+    /// Where in an image a number of a patch is, unless it is padding.
+    fn place(&self, (row, column): (usize, usize), tap: &Tap) -> Option<usize> {
+        let Conv { padding, .. } = *self.conv;
+        let row = if self.flat { 0 } else { (row + tap.row).checked_sub(padding)? };
+        let column = (column + tap.column).checked_sub(padding)?;
+        let inside = row < self.input[1] && column < self.input[2];
+        inside.then_some(tap.channel + row * self.input_strides[2] + column * self.input_strides[3])
+    }
+}
+
+/// See [`Convolution::tap`].
+struct Tap {
+    channel: usize,
+    row: usize,
+    column: usize,
 }
 
 /// The product of patches as rows with the kernel, for convolutions that candle computes so. A tile has so many rows
@@ -113,22 +132,23 @@ fn rows_of_patches<T: FloatElem>(
     let ([channels, height, width], pixels) = (shape.kernel, shape.pixels());
     let (patch_len, rows) = (shape.patch_len(), out.layout.dims()[0] * pixels);
     let kernel = kernel.in_order();
+    let taps: Vec<Tap> =
+        (0..patch_len).map(|k| shape.tap(k / (height * width), k / width % height, k % width)).collect();
     let tile_len = rows.min(2 * TILE - 1);
-    let (mut patches, mut products) =
-        (vec![T::zero(); tile_len * patch_len], vec![T::zero(); tile_len * channels]);
+    let mut patches = vec![T::zero(); tile_len * patch_len];
+    let mut products = vec![T::zero(); tile_len * channels];
     let image_stride = out.layout.stride()[0];
     let mut start = 0;
     while start < rows {
         let len = if rows - start < 2 * TILE { rows - start } else { TILE };
-        for (row, patch) in (start..start + len).zip(patches.chunks_exact_mut(patch_len)) {
-            let image = input.layout.start_offset() + row / pixels * shape.input_strides[0];
-            for (k, number) in patch.iter_mut().enumerate() {
-                let (channel, y, x) = (k / (height * width), k / width % height, k % width);
-                let place = shape.input_place(row % pixels, y, x);
-                let place = place.map(|place| image + channel * shape.input_strides[1] + place);
-                *number = place.map_or(T::zero(), |place| input.numbers[place]);
+        patches[..len * patch_len].par_chunks_exact_mut(patch_len).enumerate().for_each(|(row, patch)| {
+            let (image, pixel) = ((start + row) / pixels, (start + row) % pixels);
+            let image = &input.numbers[input.layout.start_offset() + image * shape.input_strides[0]..];
+            let corner = shape.corner(pixel);
+            for (number, tap) in patch.iter_mut().zip(&taps) {
+                *number = shape.place(corner, tap).map_or(T::zero(), |place| image[place]);
             }
-        }
+        });
         let lhs = Matrix { numbers: &patches, row_stride: patch_len, column_stride: 1 };
         let rhs = Matrix { numbers: &kernel, row_stride: 1, column_stride: patch_len };
         let size = Size { m: len, n: channels, k: patch_len };
@@ -153,15 +173,13 @@ fn pixel_by_pixel<T: FloatElem>(
     let ([channels, ..], [inputs, ..], pixels) = (shape.kernel, shape.input, shape.pixels());
     let kernel = kernel.in_order();
     let size = Size { m: channels, n: pixels, k: inputs };
-    for image in 0..out.layout.dims()[0] {
-        let one =
-            Strided { numbers: input.numbers, layout: input.layout.narrow(0, image, 1).expect("an image") };
+    for_images(out, |image, out| {
+        let layout = input.layout.narrow(0, image, 1).expect("an image");
+        let numbers = Strided { numbers: input.numbers, layout }.in_order();
         let lhs = Matrix { numbers: &kernel, row_stride: inputs, column_stride: 1 };
-        let numbers = one.in_order();
         let rhs = Matrix { numbers: &numbers, row_stride: pixels, column_stride: 1 };
-        let out = &mut out.numbers[image * out.layout.stride()[0]..];
         matmul(size, (out, pixels), lhs, rhs, (T::one(), T::zero()));
-    }
+    });
 }
 
 /// The kernel, channels last, times patches as columns, in candle's tiles.
@@ -171,31 +189,27 @@ fn tiles<T: FloatElem>(
     input: &Strided<'_, T>,
     kernel: &Strided<'_, T>,
 ) {
-    let ([channels, height, width], [inputs, ..]) = (shape.kernel, shape.input);
+    let ([channels, _, width], [inputs, ..]) = (shape.kernel, shape.input);
     let (patch_len, pixels) = (shape.patch_len(), shape.pixels());
-    let channels_last = Strided {
-        numbers: kernel.numbers,
-        layout: kernel.layout.permute(&[0, 2, 3, 1]).expect("a kernel has four dimensions"),
-    };
-    let kernel = channels_last.in_order();
-    let mut patches = vec![T::zero(); patch_len * pixels.min(TILE)];
-    for image in 0..out.layout.dims()[0] {
-        let first = input.layout.start_offset() + image * shape.input_strides[0];
-        let out = &mut out.numbers[image * out.layout.stride()[0]..];
+    let layout = kernel.layout.permute(&[0, 2, 3, 1]).expect("a kernel has four dimensions");
+    let kernel = Strided { numbers: kernel.numbers, layout }.in_order();
+    for_images(out, |image, out| {
+        let image = &input.numbers[input.layout.start_offset() + image * shape.input_strides[0]..];
+        let mut patches = vec![T::zero(); patch_len * pixels.min(TILE)];
         for start in (0..pixels).step_by(TILE) {
             let len = TILE.min(pixels - start);
-            for (row, numbers) in patches[..patch_len * len].chunks_exact_mut(len).enumerate() {
-                let (y, x, channel) = (row / inputs / width, row / inputs % width, row % inputs);
-                for (pixel, number) in (start..).zip(numbers) {
-                    let place = shape.input_place(pixel, y, x);
-                    let place = place.map(|place| first + channel * shape.input_strides[1] + place);
-                    *number = place.map_or(T::zero(), |place| input.numbers[place]);
+            let corners: Vec<(usize, usize)> =
+                (start..start + len).map(|pixel| shape.corner(pixel)).collect();
+            let patches = &mut patches[..patch_len * len];
+            patches.par_chunks_exact_mut(len).enumerate().for_each(|(row, numbers)| {
+                let tap = shape.tap(row % inputs, row / inputs / width, row / inputs % width);
+                for (number, &corner) in numbers.iter_mut().zip(&corners) {
+                    *number = shape.place(corner, &tap).map_or(T::zero(), |place| image[place]);
                 }
-            }
-            debug_assert_eq!(patch_len, height * width * inputs);
+            });
             let size = Size { m: channels, n: len, k: patch_len };
             let lhs = Matrix { numbers: &kernel, row_stride: patch_len, column_stride: 1 };
-            let rhs = Matrix { numbers: &patches[..patch_len * len], row_stride: len, column_stride: 1 };
+            let rhs = Matrix { numbers: patches, row_stride: len, column_stride: 1 };
             if len > 1 {
                 matmul(size, (&mut out[start..], pixels), lhs, rhs, (T::one(), T::zero()));
                 continue;
@@ -207,5 +221,14 @@ fn tiles<T: FloatElem>(
                 out[start + channel * pixels] = number;
             }
         }
+    });
+}
+
+/// `f` on each image of the output, on several threads as in candle.
+fn for_images<T: FloatElem>(out: Output<'_, T>, f: impl Fn(usize, &mut [T]) + Send + Sync) {
+    let count = out.layout.dims()[0];
+    if count == 1 {
+        return f(0, out.numbers); // its stride may be anything
     }
+    out.numbers.par_chunks_mut(out.layout.stride()[0]).enumerate().for_each(|(image, out)| f(image, out));
 }
