@@ -63,7 +63,9 @@ pub use self::optimizer::{AdamW, AdamWParams, Sgd};
 ///
 /// # Threads
 /// An operation locks all its storages while it runs (on CUDA: while it is queued). Operations on the same tensors from
-/// several threads wait for each other and never in a circle, also together with candle's own.
+/// several threads wait for each other and never in a circle, also together with candle's own, but for those that write
+/// one tensor while they read another and lock them in that order: `Var::set`, `slice_set`, `scatter_set` and
+/// `scatter_add_set`. They must not run while an operation reads what they write and writes what they read.
 ///
 /// # Errors
 /// See [`Error`](crate::Error): the variants with an `op`. All but [`Failed`](crate::Error::Failed) and, on CUDA,

@@ -2,18 +2,20 @@
 //!
 //! candle keeps a storage behind a lock and lends it to callbacks only, so the locks are taken one inside the
 //! other. They are taken in the order of the storages' addresses, each storage once, whatever its part in the
-//! operation. Nobody can wait in a circle then:
+//! operation. Nobody waits in a circle then:
 //!
-//! * Out-operations and candle's own in-place operations both take their locks in this order. Each waits
-//!   only for addresses above all that it holds, so the one that holds the highest address of a circle could not
-//!   be waiting.
-//! * candle's other operations read their arguments in any order, but with reads that pass waiting writers, and
-//!   so are those in here (a `CustomOp1` gets such a read; `storage_and_layout` does not, and would close a circle
-//!   of two readers and two waiting writers). Such a read waits only for one who holds the storage to write,
-//!   and who holds to write waits only for addresses above.
+//! * Out-operations take their locks in this order, and so do candle's `inplace_op1` to `inplace_op3`. Each waits only for
+//!   addresses above all that it holds.
+//! * candle's operations that allocate hold several storages to read, in any order. Their reads pass writers that only
+//!   wait, and so do those in here (a `CustomOp1` gets such a read; `storage_and_layout` does not, and would close a circle
+//!   of two readers and two waiting writers). Such a read waits only for one who holds the storage to write, and who
+//!   holds to write waits only for addresses above. The one of a circle with the highest address could not be waiting.
 //!
-//! What is left is not an operation's doing: a program that keeps a guard of `storage_and_layout` while it
-//! starts an operation that writes the same storage waits for itself.
+//! What is left does not keep the order. `Var::set`, `Tensor::slice_set`, `scatter_set` and `scatter_add_set` lock what
+//! they write first, or last, wherever it lies: two of them that run at the same time with swapped tensors can wait for
+//! each other for ever, and so can one of them and an out-operation that reads what it writes and writes what it reads. And
+//! a program that keeps a guard of `storage_and_layout` while it starts an operation that writes that storage waits for
+//! itself.
 
 use std::cell::Cell;
 
