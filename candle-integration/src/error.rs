@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use candle_core::DType;
+use candle_core::{DType, DeviceLocation};
 use mempool_pools::PoolError;
 use thiserror::Error as ThisError;
 
 /// The result of a pool operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Failure of a pool operation. Converts into candle's error, so that `?` works in a function
-/// that returns [`candle_core::Result`].
+/// Failure of a pool operation, or of an operation that writes into a given tensor
+/// ([`TensorOut`](crate::TensorOut)); in the latter nothing was written unless the variant says so. Converts into
+/// candle's error, so that `?` works in a function that returns [`candle_core::Result`].
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
 #[non_exhaustive]
 pub enum Error {
@@ -85,6 +86,124 @@ pub enum Error {
     /// The computation failed.
     #[error(transparent)]
     Candle(CandleError),
+    /// The operation does not exist for this kind of device, or not in this build.
+    #[error("{op} has no implementation for {device:?}")]
+    UnsupportedOp {
+        /// The operation.
+        op: &'static str,
+        /// Where the output lies.
+        device: DeviceLocation,
+    },
+    /// The operation does not exist for numbers of this format on this device.
+    #[error("{op} has no implementation for {dtype:?}")]
+    UnsupportedDType {
+        /// The operation.
+        op: &'static str,
+        /// The format.
+        dtype: DType,
+    },
+    /// The sources' shapes do not go together, or not with the operation's parameters.
+    #[error("{op} does not take sources of shapes {shapes:?}: {reason}")]
+    Shapes {
+        /// The operation.
+        op: &'static str,
+        /// The sources' shapes.
+        shapes: Vec<Vec<usize>>,
+        /// The rule that is broken.
+        reason: &'static str,
+    },
+    /// The output does not have the result's shape.
+    #[error("the result of {op} has shape {expected:?}, and the output {got:?}")]
+    OutputShape {
+        /// The operation.
+        op: &'static str,
+        /// The result's shape.
+        expected: Vec<usize>,
+        /// The output's.
+        got: Vec<usize>,
+    },
+    /// A tensor's numbers have another format than the operation needs there.
+    #[error("{op} needs {operand} of {expected:?}, not of {got:?}")]
+    OperandDType {
+        /// The operation.
+        op: &'static str,
+        /// The tensor's part in the operation: `"output"`, `"source 1"`.
+        operand: String,
+        /// The format that is needed.
+        expected: DType,
+        /// The tensor's.
+        got: DType,
+    },
+    /// The tensors lie on different devices.
+    #[error("{op} needs {operand} on {expected:?}, not on {got:?}")]
+    OperandDevice {
+        /// The operation.
+        op: &'static str,
+        /// The tensor's part in the operation.
+        operand: String,
+        /// Where the output lies.
+        expected: DeviceLocation,
+        /// Where the tensor lies.
+        got: DeviceLocation,
+    },
+    /// A tensor's elements do not lie in memory as the operation needs it.
+    #[error("{op} needs {operand} {requirement}, not of shape {shape:?} with strides {strides:?}")]
+    OperandLayout {
+        /// The operation.
+        op: &'static str,
+        /// The tensor's part in the operation.
+        operand: String,
+        /// What is needed, as in `"contiguous"`.
+        requirement: &'static str,
+        /// The tensor's shape.
+        shape: Vec<usize>,
+        /// Its strides, in elements.
+        strides: Vec<usize>,
+    },
+    /// The output shares memory with a source in a way that the operation would read what it wrote.
+    #[error("{op} would overwrite source {source_index}, which shares memory with the output")]
+    Aliased {
+        /// The operation.
+        op: &'static str,
+        /// Which source, from 0.
+        source_index: usize,
+    },
+    /// The tensor takes part in automatic differentiation, which would not know of what is written. Detach it.
+    #[error("{op} does not take {operand}, whose gradient is tracked: detach it")]
+    Tracked {
+        /// The operation.
+        op: &'static str,
+        /// The tensor's part in the operation.
+        operand: String,
+    },
+    /// A dimension that the tensor does not have, or has once and was asked for twice.
+    #[error("{op} on shape {shape:?}: {message}")]
+    Dimension {
+        /// The operation.
+        op: &'static str,
+        /// The source's shape.
+        shape: Vec<usize>,
+        /// What candle says of the dimension.
+        message: String,
+    },
+    /// An index that the indexed dimension does not have.
+    #[error("{op} is asked for index {index} of {len}")]
+    Index {
+        /// The operation.
+        op: &'static str,
+        /// The index.
+        index: usize,
+        /// How many there are.
+        len: usize,
+    },
+    /// candle or the driver failed. What the output holds is then not defined.
+    #[error("{op} failed: {message}")]
+    Failed {
+        /// The operation.
+        op: &'static str,
+        /// What was said.
+        message: String,
+    },
     /// The pool refused.
     #[error(transparent)]
     Pool(#[from] PoolError),

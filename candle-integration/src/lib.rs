@@ -34,6 +34,7 @@ mod captured;
 mod cuda;
 mod device;
 mod error;
+mod out;
 mod pool;
 mod recording;
 mod step;
@@ -54,6 +55,7 @@ pub use mempool_pools::{
     Stats, StepArena, StepArenaError, StepPlanStats, StepStats, TraceSummary, Violation, bucket_of,
     mark_step, propagate, set_huge_pages, without_pools,
 };
+pub use out::{AdamW, AdamWParams, ConvParams, Sgd, TensorOut, cat_out};
 pub use pool::{MemPool, MemPoolBuilder, available_bytes, default_pool, empty_cache, with_pool};
 pub use recording::{TraceRecording, record_trace};
 pub use step::StepPlan;

@@ -3,6 +3,7 @@
 mod buffers;
 mod devices;
 mod models;
+mod out;
 mod placement;
 mod steps;
 mod threads;
@@ -21,3 +22,9 @@ fn alone() -> impl Sized {}
 
 /// The number formats that models run in here: those that candle has all operations for.
 const DTYPES: &[candle_core::DType] = &[candle_core::DType::F32];
+
+/// Random cases of each property.
+const CASES: u32 = 24;
+
+/// Where elementwise operations can write here: anywhere.
+const OUTPUT_PLACES: &[out::Place] = out::PLACES;

@@ -8,6 +8,8 @@ mod buffers;
 mod captured;
 #[path = "../candle/models.rs"]
 mod models;
+#[path = "../candle/out.rs"]
+mod out;
 mod pools;
 mod sharing;
 #[path = "../candle/steps.rs"]
@@ -59,3 +61,9 @@ fn values(tensor: &Tensor) -> Vec<f32> {
     let flat = tensor.to_dtype(DType::F32).and_then(|tensor| tensor.flatten_all());
     flat.and_then(|tensor| tensor.to_vec1()).expect("values")
 }
+
+/// Random cases of each property.
+const CASES: u32 = 48;
+
+/// Where elementwise operations can write here: candle's kernels write one number after the other.
+const OUTPUT_PLACES: &[out::Place] = &[out::Place::Plain, out::Place::Offset];
