@@ -96,6 +96,15 @@ impl<'a> Call<'a> {
                 let (left, right) = (beside.source(name, &sources[0])?, beside.source(name, &sources[1])?);
                 elementwise::binary(out, &left, &right, T::binary(*binary));
             }
+            Op::Descend { factor } => {
+                let (factor, zero) = (T::from_f64(*factor), T::from_f64(0.0));
+                let (left, right) = (beside.source(name, &sources[0])?, beside.source(name, &sources[1])?);
+                elementwise::binary(out, &left, &right, |xs: &[T], ys: &[T], out: &mut [T]| {
+                    for ((&x, &y), to) in xs.iter().zip(ys).zip(out) {
+                        *to = x - (y * factor + zero); // candle's product with a number
+                    }
+                });
+            }
             Op::Affine { mul, add } => {
                 let (mul, add) = (T::from_f64(*mul), T::from_f64(*add));
                 let source = beside.source(name, &sources[0])?;

@@ -93,7 +93,7 @@ impl Call<'_> {
             Op::Gather { dim } => indexing::gather(self, *dim),
             Op::Conv1d(params) => conv::conv1d(self, params),
             Op::Conv2d(params) => conv::conv2d(self, params),
-            Op::AdamW(_) => Err(self.unsupported(self.out.dtype)),
+            Op::Descend { .. } | Op::AdamW(_) => Err(self.unsupported(self.out.dtype)),
         }
     }
 

@@ -8,6 +8,8 @@ pub(super) enum Op {
     Unary(Unary),
     /// Two sources of the output's shape.
     Binary(Binary),
+    /// `x - y * factor`: a step down a gradient. On CPU.
+    Descend { factor: f64 },
     /// `x * mul + add`.
     Affine { mul: f64, add: f64 },
     /// The lesser of `max` and the greater of `x` and `min`.
@@ -116,6 +118,7 @@ impl Op {
         match self {
             Self::Unary(unary) => unary.name(),
             Self::Binary(binary) => binary.name(),
+            Self::Descend { .. } => "sgd",
             Self::Affine { .. } => "affine_out",
             Self::Clamp { .. } => "clamp_out",
             Self::Powf(_) => "powf_out",
@@ -145,6 +148,7 @@ impl Op {
         match self {
             Self::Unary(_)
             | Self::Binary(_)
+            | Self::Descend { .. }
             | Self::Affine { .. }
             | Self::Clamp { .. }
             | Self::Powf(_)
@@ -161,6 +165,7 @@ impl Op {
             self,
             Self::Unary(_)
                 | Self::Binary(_)
+                | Self::Descend { .. }
                 | Self::Affine { .. }
                 | Self::Clamp { .. }
                 | Self::Powf(_)

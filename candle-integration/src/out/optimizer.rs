@@ -1,8 +1,8 @@
 //! Optimizers that update variables and what they keep of them in place.
 //!
 //! A variable's numbers change under everybody who holds it, as with candle's own optimizers. Each update has the bits of
-//! `candle_nn`'s. On CPU one step of AdamW is one pass; elsewhere, and for tensors that do not lie contiguous, it is the
-//! same chain of operations as in `candle_nn`, between two tensors that are allocated once.
+//! `candle_nn`'s. On CPU a step is one pass; elsewhere, and for AdamW on tensors that do not lie contiguous, it is the same
+//! chain of operations as in `candle_nn`, between two tensors that are allocated once.
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
@@ -48,6 +48,11 @@ impl Sgd {
         for var in &self.vars {
             let Some(gradient) = gradients.get(var) else { continue };
             let (var, gradient) = (var.as_detached_tensor(), gradient.detach());
+            if matches!(var.device(), Device::Cpu) {
+                let op = Op::Descend { factor: self.learning_rate };
+                check::run(&op, &[&var, &gradient], gradient.dims(), gradient.dtype(), &var)?;
+                continue;
+            }
             let [scaled, _] = self.scratch.like(&var)?;
             gradient.affine_out(self.learning_rate, 0.0, &scaled)?;
             var.sub_out(&scaled, &var)?;

@@ -198,3 +198,18 @@ fn tensors_that_several_threads_share_out_have_candles_bits() {
         assert_eq!(bits(&x), bits(&expected));
     }
 }
+
+#[test]
+fn copies_go_from_any_strides_to_any() {
+    let _alone = alone();
+    for &dtype in ALL {
+        for &from in super::bits::PLACES {
+            for &to in super::bits::PLACES {
+                for dims in [&[2, 3, 4, 5][..], &[7], &[1, 6, 1], &[3, 1]] {
+                    let x = placed(dims, dtype, Numbers::wild(8), from).tensor;
+                    assert_same_bits("copy", Ok(x.clone()), to, |y| x.copy_out(y));
+                }
+            }
+        }
+    }
+}

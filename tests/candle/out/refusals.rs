@@ -152,3 +152,37 @@ fn tensors_on_different_devices_are_refused() {
     };
     assert_eq!(got, DeviceLocation::Cpu);
 }
+
+#[test]
+fn outputs_that_candles_kernels_cannot_write_are_refused_on_cuda() {
+    let _alone = alone();
+    if device().is_cpu() {
+        return;
+    }
+    let across = output(&[2, 3], DType::F32, Place::Transposed).tensor;
+    let x = ones(&[2, 3]);
+    let choice = x.to_dtype(DType::U8).unwrap();
+    let ids =
+        Tensor::new(&[[0_u32, 1], [1, 0]], &device()).unwrap().narrow(1, 0, 1).unwrap().squeeze(1).unwrap();
+    for error in [
+        refused(&across, |out| x.exp_out(out)),
+        refused(&across, |out| x.add_out(&x, out)),
+        refused(&across, |out| x.clamp_out(0.0, 1.0, out)),
+        refused(&across, |out| choice.where_cond_out(&x, &x, out)),
+        refused(&ones(&[2, 3]), |out| x.index_select_out(&ids, 0, out)),
+    ] {
+        assert!(matches!(error, Error::OperandLayout { requirement: "contiguous on CUDA", .. }), "{error}");
+    }
+    // Copies and fills have kernels for it.
+    x.copy_out(&across).unwrap();
+    across.fill_in_place(3.0).unwrap();
+    assert_eq!(numbers(&across), [3.0; 6]);
+}
+
+#[test]
+fn formats_without_operations_are_refused() {
+    let _alone = alone();
+    let Ok(x) = ones(&[2, 3]).to_dtype(DType::I32) else { return };
+    let error = refused(&x, |out| x.clone().add_out(&x, out));
+    assert_eq!(error, Error::UnsupportedDType { op: "add_out", dtype: DType::I32 });
+}

@@ -68,7 +68,7 @@ pub(super) fn binary<T: Elem>(
     mut out: Output<'_, T>,
     left: &Source<'_, T>,
     right: &Source<'_, T>,
-    f: fn(&[T], &[T], &mut [T]),
+    f: impl Fn(&[T], &[T], &mut [T]) + Sync,
 ) {
     let all = match (left, right) {
         (Source::Apart(left), Source::Apart(right)) => left.contiguous().zip(right.contiguous()),
