@@ -10,6 +10,7 @@
 mod model;
 mod service;
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
@@ -59,34 +60,25 @@ fn main() -> Result<()> {
     let bar = ProgressBar::new(((args.requests + WARM_UP) * services.len()) as u64)
         .with_style(ProgressStyle::with_template("{bar:40} {pos}/{len} requests [{elapsed}] {msg}")?);
     let mut times = vec![Vec::new(); services.len()];
-    let mut expected: Vec<Vec<u32>> = Vec::new();
-    for (service, times) in services.iter_mut().zip(&mut times) {
+    let mut answers = Answers::default();
+    for service in &mut services {
         bar.set_message(service.kind().name());
         for number in 0..WARM_UP {
-            let answer = bits(&service.answer(&requests.get(number))?);
-            if expected.len() == number {
-                expected.push(answer);
-            } else {
-                ensure!(answer == expected[number], "{} answers otherwise", service.kind().name());
-            }
+            answers.check(service.kind(), number, &service.answer(&requests.get(number))?)?;
             bar.inc(1);
         }
         service.begin_measuring();
-        times.reserve(args.requests);
     }
-    for turn in 0..args.requests.div_ceil(TURN) {
+    let numbers: Vec<usize> = (0..args.requests).collect();
+    for turn in numbers.chunks(TURN) {
         for (service, times) in services.iter_mut().zip(&mut times) {
             bar.set_message(service.kind().name());
-            for number in turn * TURN..((turn + 1) * TURN).min(args.requests) {
+            for &number in turn {
                 let ids = requests.get(number);
                 let start = Instant::now();
                 let answer = service.answer(&ids)?;
                 times.push(start.elapsed());
-                ensure!(
-                    number >= WARM_UP || bits(&answer) == expected[number],
-                    "{} answers otherwise",
-                    service.kind().name()
-                );
+                answers.check(service.kind(), number, &answer)?;
                 bar.inc(1);
             }
             mark_step();
@@ -132,6 +124,15 @@ fn device(cpu: bool) -> Result<Device> {
     service::untracked_device()
 }
 
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
+/// The bits of each request's first answer, which every other has to have.
+#[derive(Default)]
+struct Answers(HashMap<usize, Vec<u32>>);
+
+impl Answers {
+    fn check(&mut self, kind: Kind, number: usize, answer: &[f32]) -> Result<()> {
+        let bits: Vec<u32> = answer.iter().map(|value| value.to_bits()).collect();
+        let first = self.0.entry(number).or_insert_with(|| bits.clone());
+        ensure!(*first == bits, "{} answers request {number} otherwise", kind.name());
+        Ok(())
+    }
 }
