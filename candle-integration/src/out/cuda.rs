@@ -17,7 +17,7 @@ use candle_core::cuda_backend::{CudaStorageSlice, kernels};
 use candle_core::{CudaDevice, CudaStorage, DType, Layout};
 
 use self::launch::{Arg, for_each};
-use self::memory::View;
+use self::memory::{Place, View};
 use super::check::{Operand, layout_error};
 use super::op::{Binary, Op, Unary};
 use crate::error::{Error, Result};
@@ -36,23 +36,29 @@ pub(super) fn run(
     let bound = stream.context().bind_to_thread();
     bound.map_err(|error| Error::Failed { op: op.name(), message: error.to_string() })?;
     let unsupported = |dtype| Error::UnsupportedDType { op: op.name(), dtype };
-    let (base, _written) = memory::to_write(&mut out.slice, &stream).ok_or_else(|| unsupported(dtype))?;
+    let (place, _written) = memory::to_write(&mut out.slice, &stream).ok_or_else(|| unsupported(dtype))?;
+    // Anybody can make a tensor of a storage that is too short for its shape.
+    let view = |operand: &dyn Fn() -> String, place: Place, dtype, layout| {
+        let held = place.holds(layout).then(|| View::new(place, dtype, layout));
+        held.ok_or_else(|| layout_error(op.name(), operand(), "within its storage", layout))
+    };
     let mut views = Vec::with_capacity(sources.len());
     // What makes other streams wait until this one has read, when it is dropped.
     let mut read = Vec::with_capacity(sources.len());
-    for source in sources {
-        let (base, dtype) = match source.storage {
+    for (index, source) in sources.iter().enumerate() {
+        let (place, dtype) = match source.storage {
             Some(storage) => {
                 let found = memory::to_read(&storage.slice, &stream);
-                let (base, guard) = found.ok_or_else(|| unsupported(storage.dtype()))?;
+                let (place, guard) = found.ok_or_else(|| unsupported(storage.dtype()))?;
                 read.push(guard);
-                (base, storage.dtype())
+                (place, storage.dtype())
             }
-            None => (base, dtype),
+            None => (place, dtype),
         };
-        views.push(View::new(base, dtype, source.layout));
+        views.push(view(&|| format!("source {index}"), place, dtype, source.layout)?);
     }
-    Call { op, device: &device, out: View::new(base, dtype, layout), sources: &views }.run()
+    let out = view(&|| "the output".to_owned(), place, dtype, layout)?;
+    Call { op, device: &device, out, sources: &views }.run()
 }
 
 /// An operation on tensors whose memory is known.

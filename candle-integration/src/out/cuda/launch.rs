@@ -128,7 +128,7 @@ impl Call<'_> {
             };
         }
         // SAFETY: one of candle's kernels, with the arguments that candle launches it with, on tensors whose shapes,
-        // formats and layouts were checked and whose storages are locked and ordered in this stream.
+        // formats and layouts were checked, which lie in their storages, and these are locked and ordered in this stream.
         let launched = unsafe { builder.launch(config) };
         launched.map(|_| ()).map_err(|error| self.failed(&error))
     }

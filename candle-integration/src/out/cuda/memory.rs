@@ -1,7 +1,7 @@
 //! Where tensors lie on the device, in the order of the stream that uses them.
 
 use candle_core::cuda_backend::CudaStorageSlice;
-use candle_core::cuda_backend::cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
 use candle_core::{CudaDevice, DType, Layout, Result, WithDType};
 use half::{bf16, f16};
 
@@ -16,10 +16,10 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// A tensor whose storage begins at `base`.
-    pub(super) fn new(base: u64, dtype: DType, layout: &'a Layout) -> Self {
+    /// A tensor of `storage`.
+    pub(super) fn new(storage: Place, dtype: DType, layout: &'a Layout) -> Self {
         let offset_bytes = layout.start_offset() * dtype.size_in_bytes();
-        Self { address: base + offset_bytes as u64, dtype, layout }
+        Self { address: storage.address + offset_bytes as u64, dtype, layout }
     }
 
     /// How many numbers it has.
@@ -38,20 +38,39 @@ impl<'a> View<'a> {
     }
 }
 
-/// Where a storage begins, for `stream` to read when all that writes it has ended. Nothing for a format that
+/// A storage in device memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// Of its first number.
+    address: u64,
+    /// How many numbers it has.
+    len: usize,
+}
+
+impl Place {
+    /// Whether all that `layout` reaches lies in the storage.
+    pub(super) fn holds(self, layout: &Layout) -> bool {
+        let reached = layout.dims().iter().zip(layout.stride());
+        let last = reached.map(|(dim, stride)| dim.saturating_sub(1).saturating_mul(*stride));
+        let end = last.fold(layout.start_offset().saturating_add(1), usize::saturating_add);
+        end <= self.len || layout.shape().elem_count() == 0
+    }
+}
+
+/// Where a storage is, for `stream` to read when all that writes it has ended. Nothing for a format that
 /// out-operations do not know.
 pub(super) fn to_read<'a>(
     slice: &'a CudaStorageSlice,
     stream: &'a CudaStream,
-) -> Option<(u64, SyncOnDrop<'a>)> {
+) -> Option<(Place, SyncOnDrop<'a>)> {
     match slice {
-        CudaStorageSlice::U8(slice) => Some(slice.device_ptr(stream)),
-        CudaStorageSlice::U32(slice) => Some(slice.device_ptr(stream)),
-        CudaStorageSlice::I64(slice) => Some(slice.device_ptr(stream)),
-        CudaStorageSlice::BF16(slice) => Some(slice.device_ptr(stream)),
-        CudaStorageSlice::F16(slice) => Some(slice.device_ptr(stream)),
-        CudaStorageSlice::F32(slice) => Some(slice.device_ptr(stream)),
-        CudaStorageSlice::F64(slice) => Some(slice.device_ptr(stream)),
+        CudaStorageSlice::U8(slice) => Some(read(slice, stream)),
+        CudaStorageSlice::U32(slice) => Some(read(slice, stream)),
+        CudaStorageSlice::I64(slice) => Some(read(slice, stream)),
+        CudaStorageSlice::BF16(slice) => Some(read(slice, stream)),
+        CudaStorageSlice::F16(slice) => Some(read(slice, stream)),
+        CudaStorageSlice::F32(slice) => Some(read(slice, stream)),
+        CudaStorageSlice::F64(slice) => Some(read(slice, stream)),
         _ => None,
     }
 }
@@ -60,17 +79,28 @@ pub(super) fn to_read<'a>(
 pub(super) fn to_write<'a>(
     slice: &'a mut CudaStorageSlice,
     stream: &'a CudaStream,
-) -> Option<(u64, SyncOnDrop<'a>)> {
+) -> Option<(Place, SyncOnDrop<'a>)> {
     match slice {
-        CudaStorageSlice::U8(slice) => Some(slice.device_ptr_mut(stream)),
-        CudaStorageSlice::U32(slice) => Some(slice.device_ptr_mut(stream)),
-        CudaStorageSlice::I64(slice) => Some(slice.device_ptr_mut(stream)),
-        CudaStorageSlice::BF16(slice) => Some(slice.device_ptr_mut(stream)),
-        CudaStorageSlice::F16(slice) => Some(slice.device_ptr_mut(stream)),
-        CudaStorageSlice::F32(slice) => Some(slice.device_ptr_mut(stream)),
-        CudaStorageSlice::F64(slice) => Some(slice.device_ptr_mut(stream)),
+        CudaStorageSlice::U8(slice) => Some(write(slice, stream)),
+        CudaStorageSlice::U32(slice) => Some(write(slice, stream)),
+        CudaStorageSlice::I64(slice) => Some(write(slice, stream)),
+        CudaStorageSlice::BF16(slice) => Some(write(slice, stream)),
+        CudaStorageSlice::F16(slice) => Some(write(slice, stream)),
+        CudaStorageSlice::F32(slice) => Some(write(slice, stream)),
+        CudaStorageSlice::F64(slice) => Some(write(slice, stream)),
         _ => None,
     }
+}
+
+fn read<'a, T>(slice: &'a CudaSlice<T>, stream: &'a CudaStream) -> (Place, SyncOnDrop<'a>) {
+    let (address, guard) = slice.device_ptr(stream);
+    (Place { address, len: slice.len() }, guard)
+}
+
+fn write<'a, T>(slice: &'a mut CudaSlice<T>, stream: &'a CudaStream) -> (Place, SyncOnDrop<'a>) {
+    let len = slice.len();
+    let (address, guard) = slice.device_ptr_mut(stream);
+    (Place { address, len }, guard)
 }
 
 /// A number in device memory.
