@@ -53,7 +53,15 @@ impl<U: Upstream> Arena<U> {
     /// # Errors
     /// As [`Placement::allocate`].
     pub fn allocate_growing(&mut self, request: Request, growth_bytes: usize) -> Result<Placed, ArenaError> {
-        allocate_growing(&mut *self.placement, &mut self.upstream, request, growth_bytes, self.kept_bytes)
+        let Self { placement, upstream, kept_bytes, .. } = self;
+        let placed = allocate_growing(&mut **placement, upstream, request, growth_bytes, *kept_bytes);
+        match placed {
+            Err(ArenaError::OutOfMemory { .. }) if self.give_up_for_others() => {
+                self.placement.stats_mut().failures -= 1;
+                self.placement.allocate(request, &mut self.upstream)
+            }
+            placed => placed,
+        }
     }
 
     /// See [`Placement::keep`].
@@ -77,7 +85,12 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
     /// As there.
     #[inline]
     pub fn allocate(&mut self, request: Request) -> Result<Placed, ArenaError> {
-        self.placement.allocate(request, &mut self.upstream)
+        let placed = self.placement.allocate(request, &mut self.upstream);
+        if matches!(placed, Err(ArenaError::OutOfMemory { .. })) && self.give_up_for_others() {
+            self.placement.stats_mut().failures -= 1;
+            return self.placement.allocate(request, &mut self.upstream);
+        }
+        placed
     }
 
     /// See [`Placement::allocate_mapped`].

@@ -162,7 +162,11 @@ impl StepPlans {
         match self.own.get_mut(&addr) {
             Some(own) if own.live => {
                 own.live = false;
-                Freed::Kept { bytes: own.len }
+                let (bytes, step) = (own.len, own.step);
+                if let Some(step) = step.and_then(|id| find_mut(&mut self.steps, id)) {
+                    step.freed_own(addr);
+                }
+                Freed::Kept { bytes }
             }
             Some(_) => Freed::Unknown,
             None => Freed::ByPool,
@@ -276,11 +280,12 @@ impl StepPlans {
         released
     }
 
-    /// Gives up what steps keep without using it: slabs and blocks of which nothing is alive. Their plans end.
+    /// Gives up what steps keep without using it: slabs and blocks of which nothing is alive. Their plans end. A run in
+    /// progress goes on without one if `running` ones are meant, too.
     /// Returns blocks that are the pool's to free.
-    pub fn trim(&mut self) -> Vec<usize> {
+    pub fn trim(&mut self, running: bool) -> Vec<usize> {
         let (mut released, mut given_up) = (Vec::new(), Vec::new());
-        for (_, step) in self.steps.iter_mut().filter(|(_, step)| !step.is_running()) {
+        for (_, step) in self.steps.iter_mut().filter(|(_, step)| running || !step.is_running()) {
             let slab = step.slab.and_then(|id| self.slabs.iter().position(|slab| slab.id == id));
             if slab.is_some_and(|at| !self.slabs[at].is_unused()) {
                 continue;

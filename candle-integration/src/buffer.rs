@@ -95,7 +95,14 @@ impl Buffer {
     }
 
     fn add_block(&mut self) -> Result<()> {
-        let bytes = self.shape.elem_count() * self.dtype.size_in_bytes();
+        let product = self
+            .shape
+            .dims()
+            .iter()
+            .try_fold(self.dtype.size_in_bytes(), |bytes, &dim| bytes.checked_mul(dim));
+        let Some(bytes) = product else {
+            return Err(Error::BufferShape { expected: self.shape.dims().to_vec(), got: Vec::new() });
+        };
         let block = Backing::of(&self.pool.device)?.buffer(&self.pool, bytes)?;
         self.blocks.push(block);
         Ok(())
@@ -130,7 +137,8 @@ impl Buffer {
     ///
     /// # Errors
     /// [`PoolError::BufferInUse`](mempool_pools::PoolError::BufferInUse) in [`Error::Pool`] while earlier results are
-    /// held; then `f` is not run. [`Error::Candle`] for an error of `f`. [`Error::BufferShape`] and
+    /// held; then `f` is not run. [`PoolError::BufferTaken`](mempool_pools::PoolError::BufferTaken) when another tensor
+    /// of `f` than the result got the buffer this time, and is held. [`Error::Candle`] for an error of `f`. [`Error::BufferShape`] and
     /// [`Error::BufferDType`] for a result of another shape or dtype; [`Error::BufferDevice`] for one elsewhere, or
     /// of another stream.
     pub fn write(&mut self, f: impl FnOnce() -> candle_core::Result<Tensor>) -> Result<Tensor> {
@@ -139,6 +147,10 @@ impl Buffer {
         let (result, written) = block.write(f)?;
         let result = result.map_err(Error::candle)?;
         self.check(&result)?;
+        if result.elem_count() == 0 {
+            // There is nothing to place.
+            return Ok(result);
+        }
         let block = &mut self.blocks[free];
         let bytes = result.elem_count() * self.dtype.size_in_bytes();
         // A view cannot be placed as it is.

@@ -1,7 +1,7 @@
 //! `mempool plan`.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(_) if args.files.len() > 1 => {
             anyhow::bail!("--output takes the plans of one file, not of {}", args.files.len())
         }
-        Some(path) => Some(Output::create(path)?),
+        Some(path) => Some(Output::new(path)),
         None => None,
     };
     if !args.json {
@@ -207,25 +207,23 @@ fn at_line(error: PlanError, lines: &[u64]) -> anyhow::Error {
 
 /// The file of offsets.
 struct Output {
-    file: BufWriter<File>,
+    text: Vec<u8>,
     path: PathBuf,
 }
 
 impl Output {
-    fn create(path: &Path) -> Result<Self> {
-        let context = || format!("writing {}", path.display());
-        let mut file = BufWriter::new(File::create(path).with_context(context)?);
-        writeln!(file, "{HEADER}").with_context(context)?;
-        Ok(Self { file, path: path.to_owned() })
+    fn new(path: &Path) -> Self {
+        Self { text: format!("{HEADER}\n").into_bytes(), path: path.to_owned() }
     }
 
     fn write<I: std::fmt::Display>(&mut self, ids: &[I], buffers: &[Buffer], plan: &Plan) -> Result<()> {
-        buffers::write(&mut self.file, ids, buffers, plan)
+        buffers::write(&mut self.text, ids, buffers, plan)
             .with_context(|| format!("writing {}", self.path.display()))
     }
 
-    fn finish(mut self) -> Result<()> {
-        self.file.flush().with_context(|| format!("writing {}", self.path.display()))
+    /// Only when all went well: the file may be the input, or hold what somebody wants.
+    fn finish(self) -> Result<()> {
+        fs::write(&self.path, self.text).with_context(|| format!("writing {}", self.path.display()))
     }
 }
 

@@ -170,7 +170,7 @@ impl Buffer {
     /// was, and the result is to be copied with [`place_next`](Self::place_next).
     ///
     /// # Errors
-    /// [`PoolError::BufferInUse`] when the buffer was handed to something else, which is alive.
+    /// [`PoolError::BufferTaken`] when the buffer was handed to something else, which is alive.
     pub fn settle(&mut self, written: Written, addr: usize) -> Result<bool, PoolError> {
         let Written { outcome } = written;
         if outcome.taken && addr == self.addr() {
@@ -190,8 +190,7 @@ impl Buffer {
             // What was learned was another's.
             inside(|| self.learned = Vec::new());
         }
-        self.check_free()?;
-        Ok(false)
+        if self.is_free() { Ok(false) } else { Err(PoolError::BufferTaken { bytes: self.bytes }) }
     }
 
     /// Runs `f`, whose first allocation of `bytes` gets the buffer.

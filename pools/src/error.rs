@@ -152,6 +152,15 @@ pub enum PoolError {
         /// Bytes of the buffer.
         bytes: usize,
     },
+    /// A buffer that was handed to something else in the computation, which is alive: the result is lost.
+    #[error(
+        "another part of the computation got the buffer of {bytes} bytes and is still alive: drop it before the buffer is \
+         written again"
+    )]
+    BufferTaken {
+        /// Bytes of the buffer.
+        bytes: usize,
+    },
     /// An option that cannot be used here.
     #[error("{option} cannot be used: {rule}")]
     NotHere {

@@ -29,7 +29,7 @@ struct Steering {
     seen: Vec<u32>,
     /// The buffer was handed out.
     taken: bool,
-    /// Size and address of what else came, in order.
+    /// Size and address of what came, in order.
     noted: Vec<(usize, usize)>,
 }
 
@@ -129,7 +129,10 @@ pub(crate) fn buffer_for(
                 return None;
             }
             steering.taken = true;
-            Some(steering.place.addr())
+            let addr = steering.place.addr();
+            // It counts among those before others of its size.
+            steering.noted.push((bytes, addr));
+            Some(addr)
         })
     })
 }

@@ -169,6 +169,10 @@ fn sets_of_buffers_know_their_names_and_take_smaller_batches() {
     }
     assert_eq!(set.get("hidden").unwrap().stats().copied, 3, "one for each shape");
     assert_eq!(set.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["hidden", "sum"]);
+    let empty = set.write("hidden", || tensor(2, (0, 64), 1.0)?.matmul(&weight)).unwrap();
+    assert_eq!(empty.dims(), [0, 32]);
+    let uncountable = set.add("huge", (1 << 31, 1 << 31, 1 << 31), DType::F32).unwrap_err();
+    assert!(matches!(uncountable, Error::BufferShape { .. }));
     let too_long = set.write("hidden", || tensor(2, (49, 64), 1.0)?.matmul(&weight)).unwrap_err();
     assert!(matches!(too_long, Error::BufferShape { .. }));
     let known = vec!["hidden".to_owned(), "sum".to_owned()];

@@ -133,8 +133,17 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
 
     /// Gives up what steps keep and do not use.
     pub(super) fn trim_steps(&mut self) {
-        let released = self.steps.trim();
+        let released = self.steps.trim(false);
         self.free_released(released);
+    }
+
+    /// Gives up what steps keep and do not use, running ones too: memory is short. Whether that was anything.
+    #[cold]
+    pub(super) fn give_up_for_others(&mut self) -> bool {
+        let released = self.steps.trim(true);
+        let any = !released.is_empty();
+        self.free_released(released);
+        any
     }
 
     fn free_released(&mut self, blocks: Vec<usize>) {

@@ -70,23 +70,21 @@ impl PlanJob {
     #[must_use]
     pub fn solve(self) -> Option<SolvedPlan> {
         let Self { step, record, granule_bytes } = self;
-        // Places are multiples of the granule, so of every alignment that occurs.
         let align_bytes = record.keys.iter().map(|key| key.align_bytes).fold(granule_bytes, usize::max);
         let slot = |(key, &end): (&Key, &u32)| {
-            let len = key.size_bytes.max(1).checked_next_multiple_of(align_bytes)?;
+            let len = key.size_bytes.max(1).checked_next_multiple_of(granule_bytes)?;
             Some(Slot { key: *key, place: Place::Own, len, end })
         };
         let slots: Option<Vec<Slot>> = record.keys.iter().zip(&record.ends).map(slot).collect();
         let mut slots = slots?;
         let in_step = slots.iter().zip(0_u64..).filter(|(slot, _)| slot.end != LEAVES);
-        let buffers: Vec<Buffer> =
-            in_step.map(|(slot, at)| Buffer::new(at, u64::from(slot.end).max(at + 1), slot.len)).collect();
-        let planner = Planner {
-            granule_bytes: align_bytes,
-            budget: SEARCHED_FOR,
-            tolerance: UNUSED_SHARE,
-            ..Planner::default()
+        let buffer = |(slot, at): (&Slot, u64)| Buffer {
+            align_bytes: slot.key.align_bytes.max(1),
+            ..Buffer::new(at, u64::from(slot.end).max(at + 1), slot.len)
         };
+        let buffers: Vec<Buffer> = in_step.map(buffer).collect();
+        let planner =
+            Planner { granule_bytes, budget: SEARCHED_FOR, tolerance: UNUSED_SHARE, ..Planner::default() };
         let plan = planner.plan(&buffers).ok()?;
         let in_step = slots.iter_mut().filter(|slot| slot.end != LEAVES);
         for (slot, &offset) in in_step.zip(&plan.offsets) {
@@ -138,6 +136,17 @@ pub(super) struct Plan {
     pub(super) late_ends: Vec<(u32, u32)>,
     /// Blocks that serve one position, by position.
     pub(super) own: Vec<(u32, usize)>,
+    /// What ended within its step although it outlives it by the plan.
+    early: Vec<EarlyEnd>,
+}
+
+/// A position whose block ended within the step, in so many runs in sequence.
+#[derive(Debug)]
+struct EarlyEnd {
+    slot: u32,
+    end: u32,
+    last_run: u64,
+    runs: u32,
 }
 
 impl Plan {
@@ -166,6 +175,7 @@ impl Plan {
             late_runs: 0,
             late_ends: Vec::new(),
             own: Vec::new(),
+            early: Vec::new(),
         }
     }
 
@@ -201,6 +211,29 @@ impl Plan {
             Some((_, known)) => *known = end,
             None => self.late_ends.push((slot, end)),
         }
+    }
+
+    /// Notes that what outlives its step by the plan ended within it, in this run.
+    pub(super) fn note_early_end(&mut self, slot: u32, end: u32, run: u64) {
+        match self.early.iter_mut().find(|early| early.slot == slot) {
+            Some(early) => {
+                early.runs = if early.last_run + 1 == run { early.runs + 1 } else { 1 };
+                (early.end, early.last_run) = (early.end.max(end), run);
+            }
+            None => self.early.push(EarlyEnd { slot, end, last_run: run, runs: 1 }),
+        }
+    }
+
+    /// The same requests, if some that outlived their step ended within it in so many runs.
+    pub(super) fn record_with_early_ends(&mut self, runs: u32) -> Option<Record> {
+        if self.early.iter().all(|early| early.runs < runs) {
+            return None;
+        }
+        let mut record = self.record_with_late_ends();
+        for early in self.early.drain(..).filter(|early| early.runs >= runs) {
+            record.ends[early.slot as usize] = early.end;
+        }
+        Some(record)
     }
 
     /// The same requests with the ends that came later than planned.

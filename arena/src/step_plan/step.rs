@@ -17,6 +17,8 @@ const LOOKED_AHEAD: usize = 8;
 const LATE_RUNS: u32 = 2;
 /// So many runs in sequence may end early, on an error perhaps, before that is taken for a habit.
 const SHORT_RUNS: u32 = 4;
+/// When what outlived its step has ended within it in so many runs in sequence, the step is planned anew.
+const EARLY_RUNS: u32 = 3;
 /// Blocks of its own that a position has at most: while the last result is still held, another serves.
 const OWN_BLOCKS: usize = 2;
 
@@ -110,6 +112,8 @@ struct Run {
     is_pending: bool,
     /// Something ended later than planned.
     was_late: bool,
+    /// The plan was given up on the way, or the pool had no memory for a request: nothing follows from such a run.
+    was_given_up: bool,
 }
 
 impl Step {
@@ -153,7 +157,7 @@ impl Step {
         let Request { size_bytes, align_bytes } = request;
         let key = Key { size_bytes, align_bytes, zeroed };
         let Some(run) = &mut self.run else { return Served::ByPool };
-        run.is_pending = false;
+        run.was_given_up |= std::mem::take(&mut run.is_pending);
         let Some(at) = run.plan else {
             self.stats.recorded += 1;
             return self.by_pool(key, None);
@@ -354,6 +358,17 @@ impl Step {
         }
     }
 
+    /// A block of a position ended that outlives its step by the plan.
+    pub(super) fn freed_own(&mut self, addr: usize) {
+        let Some(Run { plan: Some(at), position, record: None, .. }) = &self.run else { return };
+        let (plan, position) = (&mut self.plans[*at], *position as u32);
+        if let Some(&(slot, _)) =
+            plan.own.iter().find(|&&(_, own)| own == addr).filter(|(slot, _)| *slot < position)
+        {
+            plan.note_early_end(slot, position, self.stats.runs);
+        }
+    }
+
     /// A block in the slab ended.
     #[inline]
     pub(super) fn freed_in_slab(&mut self, block: PlacedBlock, addr: usize) {
@@ -388,6 +403,9 @@ impl Step {
         if let Some(at) = plan.filter(|&at| position == self.plans[at].slots.len()) {
             self.note_order(at);
         }
+        if run.was_given_up || run.is_pending {
+            return None;
+        }
         let granule_bytes = self.options.granule_bytes;
         if let Some(mut record) = run.record {
             record.close();
@@ -408,6 +426,7 @@ impl Step {
             plan.late_runs = 0;
             plan.record_with_late_ends()
         });
+        let late = late.or_else(|| plan.record_with_early_ends(EARLY_RUNS));
         late.map(|record| PlanJob { step: id, record, granule_bytes })
     }
 
@@ -474,6 +493,10 @@ impl Step {
     /// The plans end: their slab was given up. Returns the blocks of their positions.
     pub(super) fn forget_plans(&mut self) -> Vec<usize> {
         self.last_plan = None;
+        if let Some(run) = &mut self.run {
+            // What came before is not known any more, so it is no candidate either.
+            *run = Run { was_given_up: true, ..Run::default() };
+        }
         self.plans.drain(..).flat_map(|plan| plan.own).map(|(_, addr)| addr).collect()
     }
 

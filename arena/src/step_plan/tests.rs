@@ -285,7 +285,7 @@ fn a_trim_gives_back_what_is_unused_and_the_step_is_planned_anew() {
         let (_, new) = model.run(&step);
         std::mem::replace(&mut held, new).into_iter().for_each(|addr| model.free(addr));
     }
-    let released = model.plans.trim();
+    let released = model.plans.trim(false);
     assert!(!released.is_empty());
     model.released(released);
     assert_eq!(model.pool.len(), 1, "the result that is held");
@@ -358,7 +358,7 @@ proptest! {
                 std::mem::take(&mut held).into_iter().for_each(|addr| model.free(addr));
             }
             if number == trim_at {
-                let released = model.plans.trim();
+                let released = model.plans.trim(false);
                 model.released(released);
             }
         }
@@ -368,4 +368,72 @@ proptest! {
         prop_assert!(model.plans.is_empty());
         prop_assert!(model.pool.is_empty(), "left: {:?}", model.pool);
     }
+}
+
+#[test]
+fn what_outlived_its_step_at_first_and_does_so_no_more_is_planned_into_the_slab() {
+    let mut model = Model::new(4);
+    let mut first = CHAIN;
+    first.iter_mut().for_each(|(_, life)| *life = None);
+    for _ in 0..2 {
+        let (_, held) = model.run(&first);
+        held.into_iter().for_each(|addr| model.free(addr));
+    }
+    assert_eq!(model.stats().slab_bytes, 0);
+    for _ in 0..6 {
+        model.run(&CHAIN);
+    }
+    assert_eq!(model.stats().slab_bytes, 4032);
+    assert_eq!(model.run(&CHAIN).0, 0);
+    assert_eq!(model.pool.len(), 1, "the slab, and no block for each position");
+}
+
+#[test]
+fn the_later_of_two_ends_counts() {
+    let mut model = Model::new(4);
+    let step = |life| [(1000, Some(life)), (2000, Some(1)), (3000, Some(1))];
+    for life in [1, 2] {
+        model.run(&step(life));
+    }
+    assert_eq!((model.run(&step(2)).0, model.stats().late), (0, 0));
+}
+
+#[test]
+fn nothing_follows_from_a_run_in_which_the_pool_had_no_memory() {
+    let mut model = Model::new(4);
+    for _ in 0..4 {
+        model.begin();
+        assert_eq!(model.plans.allocate(STEP, Request::new(100), false), Served::ByPool);
+        // The pool refuses: it does not say where.
+        let other = model.allocate(200, false);
+        model.free(other);
+        model.end();
+    }
+    assert_eq!(model.stats().installed, 0);
+}
+
+#[test]
+fn one_long_alignment_does_not_lengthen_what_lies_beside() {
+    let mut model = Model::new(4);
+    for _ in 0..3 {
+        model.begin();
+        let aligned = Request::new(4096).aligned_to(1 << 20);
+        let mut blocks: Vec<usize> = (0..50).map(|_| model.allocate(1000, false)).collect();
+        match model.plans.allocate(STEP, aligned, false) {
+            Served::At(addr) => {
+                assert!(addr.is_multiple_of(1 << 20));
+                assert!(matches!(model.plans.free(addr), Freed::Kept { .. }));
+            }
+            Served::ByPool => {
+                let addr = model.take(4096, 1 << 20);
+                model.plans.placed(STEP, addr, 4096);
+                assert_eq!(model.plans.free(addr), Freed::ByPool);
+                model.pool.remove(&addr);
+            }
+        }
+        blocks.drain(..).for_each(|addr| model.free(addr));
+        model.end();
+    }
+    let slab_bytes = model.stats().slab_bytes;
+    assert!(slab_bytes < 200_000, "{slab_bytes}");
 }

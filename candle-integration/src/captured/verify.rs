@@ -81,32 +81,56 @@ impl Verification {
     }
 }
 
-/// The values, in numbers that hold all of them exactly.
-fn values(tensor: &Tensor) -> candle_core::Result<Vec<f64>> {
-    tensor.to_device(&Device::Cpu)?.flatten_all()?.to_dtype(DType::F64)?.to_vec1()
+/// What a tensor holds: for each element its bits, and its value as nearly as an `f64` has it.
+fn elements(tensor: &Tensor) -> candle_core::Result<Vec<(u64, f64)>> {
+    let flat = tensor.to_device(&Device::Cpu)?.flatten_all()?;
+    Ok(match tensor.dtype() {
+        DType::U8 | DType::U32 | DType::I64 => {
+            let values = flat.to_dtype(DType::I64)?.to_vec1::<i64>()?;
+            values.into_iter().map(|value| (value.cast_unsigned(), value as f64)).collect()
+        }
+        // Shorter formats are a part of this one.
+        DType::F32 | DType::F16 | DType::BF16 => {
+            let values = flat.to_dtype(DType::F32)?.to_vec1::<f32>()?;
+            values.into_iter().map(|value| (u64::from(value.to_bits()), f64::from(value))).collect()
+        }
+        _ => {
+            let values = flat.to_dtype(DType::F64)?.to_vec1::<f64>()?;
+            values.into_iter().map(|value| (value.to_bits(), value)).collect()
+        }
+    })
 }
 
-fn same(one: f64, other: f64) -> bool {
-    one.to_bits() == other.to_bits() || (one.is_nan() && other.is_nan())
+fn same(one: &Tensor, other: &Tensor) -> candle_core::Result<bool> {
+    let alike = one.shape() == other.shape() && one.dtype() == other.dtype();
+    Ok(alike && elements(one)?.iter().zip(&elements(other)?).all(|(one, other)| one.0 == other.0))
 }
 
 /// Compares two runs of a step and a replay.
 pub(super) fn compare(first: &[&Tensor], second: &[&Tensor], replayed: &[&Tensor]) -> Result<Verification> {
     let check = |at: usize| -> candle_core::Result<OutputCheck> {
-        let (first, second) = (values(first[at])?, values(second[at])?);
-        if first.len() != second.len() || !first.iter().zip(&second).all(|(&one, &other)| same(one, other)) {
+        // An output that only one run has is no steady one.
+        let (Some(first), Some(second)) = (first.get(at), second.get(at)) else {
+            return Ok(OutputCheck::Unsteady);
+        };
+        if !same(first, second)? {
             return Ok(OutputCheck::Unsteady);
         }
-        let replayed = values(replayed[at])?;
-        let pairs = second.iter().zip(&replayed).filter(|&(&one, &other)| !same(one, other));
-        let differing = pairs.clone().count() + second.len().abs_diff(replayed.len());
-        if differing == 0 {
+        let expected = elements(second)?;
+        let Some(replayed) = replayed.get(at).filter(|replayed| replayed.shape() == second.shape()) else {
+            let all = expected.len();
+            return Ok(OutputCheck::Frozen { differing: all, elements: all, largest_difference: f64::NAN });
+        };
+        let replayed = elements(replayed)?;
+        let differing = expected.iter().zip(&replayed).filter(|(one, other)| one.0 != other.0);
+        let differences: Vec<f64> = differing.map(|(one, other)| (one.1 - other.1).abs()).collect();
+        if differences.is_empty() {
             return Ok(OutputCheck::Same);
         }
-        let largest_difference = pairs.map(|(one, other)| (one - other).abs()).fold(0.0, f64::max);
-        Ok(OutputCheck::Frozen { differing, elements: second.len(), largest_difference })
+        let largest_difference = differences.iter().copied().fold(0.0, f64::max);
+        Ok(OutputCheck::Frozen { differing: differences.len(), elements: expected.len(), largest_difference })
     };
-    let count = first.len().min(second.len()).min(replayed.len());
+    let count = first.len().max(second.len()).max(replayed.len());
     let outputs = (0..count).map(check).collect::<candle_core::Result<_>>().map_err(Error::candle)?;
     Ok(Verification { outputs })
 }

@@ -168,7 +168,10 @@ pub(super) fn cat<D: Dim>(sources: &[&Tensor], dim: D, out: &Tensor) -> Result<(
             return Err(shapes_error(name, sources, "only one dimension may differ"));
         }
         expect_dtype(name, index + 1, source, first.dtype())?;
-        shape[dim] += source.dims()[dim];
+        let Some(sum) = shape[dim].checked_add(source.dims()[dim]) else {
+            return Err(shapes_error(name, sources, "the sum of lengths cannot be counted"));
+        };
+        shape[dim] = sum;
     }
     check(&op, &[], &shape, first.dtype(), out)?;
     let mut parts = Vec::with_capacity(sources.len());
@@ -241,7 +244,7 @@ pub(super) fn conv(
     }
     if groups == 0
         || x.dims()[1] == 0
-        || x.dims()[1] != kernel.dims()[1] * groups
+        || kernel.dims()[1].checked_mul(groups) != Some(x.dims()[1])
         || !kernel.dims()[0].is_multiple_of(groups)
     {
         return Err(refused("the channels do not fit the kernel and the groups"));
@@ -249,10 +252,12 @@ pub(super) fn conv(
     expect_dtype(name, 1, kernel, x.dtype())?;
     let mut shape = vec![x.dims()[0], kernel.dims()[0]];
     for (&len, &size) in x.dims()[2..].iter().zip(&kernel.dims()[2..]) {
-        let covered = size.checked_sub(1).map(|last| last * conv.dilation + 1);
-        let steps = covered.and_then(|covered| (len + 2 * conv.padding).checked_sub(covered));
+        let covered = size.checked_sub(1).and_then(|last| last.checked_mul(conv.dilation)?.checked_add(1));
+        let padded = conv.padding.checked_mul(2).and_then(|padding| padding.checked_add(len));
+        let steps = padded.zip(covered).and_then(|(padded, covered)| padded.checked_sub(covered));
         match steps.and_then(|steps| steps.checked_div(conv.stride)) {
             Some(steps) => shape.push(steps + 1),
+            None if conv.stride == 0 => return Err(refused("the stride is zero")),
             None => return Err(refused("the kernel does not fit into the padded input")),
         }
     }

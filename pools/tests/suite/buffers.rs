@@ -126,7 +126,7 @@ fn what_takes_the_buffer_and_is_kept_is_an_error_that_says_so() {
         vec![8; BIG]
     })
     .map(|result| result[0]);
-    assert_eq!(error, Err(PoolError::BufferInUse { bytes: BIG }));
+    assert_eq!(error, Err(PoolError::BufferTaken { bytes: BIG }));
     assert!(kept.iter().all(|&byte| byte == 9));
     drop(kept);
     drop(write(&mut buffer, || vec![1; BIG]).unwrap());
@@ -152,4 +152,18 @@ fn writes_nest_unwind_and_stay_on_their_thread() {
     let block = big();
     assert_ne!(block.as_ptr().addr(), outer.addr(), "nothing is meant for it any more");
     drop(write(&mut outer, || vec![1; BIG]).unwrap());
+}
+
+#[test]
+fn a_result_that_comes_later_or_earlier_than_before_is_learned_anew() {
+    let pool = MemPool::new().unwrap();
+    let mut buffer = pool.buffer(BIG).unwrap();
+    for temporaries in [0, 0, 2, 2, 2, 1, 1, 0, 0, 3, 3] {
+        let result = write(&mut buffer, || {
+            (0..temporaries).for_each(|_| drop(std::hint::black_box(vec![1_u8; BIG])));
+            vec![7_u8; BIG]
+        });
+        assert!(result.unwrap().iter().all(|&byte| byte == 7));
+    }
+    assert_eq!((buffer.stats().copied, buffer.stats().placed), (5, 6), "one copy for each change");
 }
