@@ -99,6 +99,8 @@ pub struct StepPlans {
 struct Own {
     /// `None` for a buffer.
     step: Option<StepId>,
+    /// The run that it was handed out in last.
+    run: u64,
     len: usize,
     live: bool,
 }
@@ -143,7 +145,8 @@ impl StepPlans {
         if let Some(step) = find_mut(&mut self.steps, id)
             && step.placed(addr)
         {
-            self.own.insert(addr, Own { step: Some(id), len, live: true });
+            let run = step.run_number();
+            self.own.insert(addr, Own { step: Some(id), run, len, live: true });
         }
     }
 
@@ -162,9 +165,9 @@ impl StepPlans {
         match self.own.get_mut(&addr) {
             Some(own) if own.live => {
                 own.live = false;
-                let (bytes, step) = (own.len, own.step);
+                let (bytes, step, run) = (own.len, own.step, own.run);
                 if let Some(step) = step.and_then(|id| find_mut(&mut self.steps, id)) {
-                    step.freed_own(addr);
+                    step.freed_own(addr, run);
                 }
                 Freed::Kept { bytes }
             }
@@ -324,7 +327,7 @@ impl StepPlans {
 
     /// Keeps a block of the pool as a buffer: nobody's, until it is [taken](Self::take_buffer).
     pub fn add_buffer(&mut self, addr: usize, len: usize) {
-        self.own.insert(addr, Own { step: None, len, live: false });
+        self.own.insert(addr, Own { step: None, run: 0, len, live: false });
     }
 
     /// Makes a buffer somebody's, until it is freed. `false` if it is somebody's already, or shorter than

@@ -283,7 +283,8 @@ impl Step {
             own.get(&addr).is_some_and(|own| !own.live)
         });
         if let Some(&(_, addr)) = unused {
-            own.get_mut(&addr).expect("it was found").live = true;
+            let own = own.get_mut(&addr).expect("it was found");
+            (own.live, own.run) = (true, self.stats.runs);
             self.stats.own += 1;
             if let Some(record) = &mut run.record {
                 record.asked(key, Some(addr));
@@ -358,14 +359,19 @@ impl Step {
         }
     }
 
-    /// A block of a position ended that outlives its step by the plan.
-    pub(super) fn freed_own(&mut self, addr: usize) {
+    /// The number of the run in progress, or of the next.
+    pub(super) fn run_number(&self) -> u64 {
+        self.stats.runs
+    }
+
+    /// A block of a position ended that outlives its step by the plan, and was handed out in this run.
+    pub(super) fn freed_own(&mut self, addr: usize, handed_out_in: u64) {
         let Some(Run { plan: Some(at), position, record: None, .. }) = &self.run else { return };
-        let (plan, position) = (&mut self.plans[*at], *position as u32);
-        if let Some(&(slot, _)) =
-            plan.own.iter().find(|&&(_, own)| own == addr).filter(|(slot, _)| *slot < position)
+        let plan = &mut self.plans[*at];
+        if handed_out_in == self.stats.runs
+            && let Some(&(slot, _)) = plan.own.iter().find(|&&(_, own)| own == addr)
         {
-            plan.note_early_end(slot, position, self.stats.runs);
+            plan.note_early_end(slot, *position as u32, self.stats.runs);
         }
     }
 

@@ -437,3 +437,23 @@ fn one_long_alignment_does_not_lengthen_what_lies_beside() {
     let slab_bytes = model.stats().slab_bytes;
     assert!(slab_bytes < 200_000, "{slab_bytes}");
 }
+
+#[test]
+fn a_result_that_is_dropped_in_the_next_run_outlives_its_own() {
+    let mut model = Model::new(4);
+    let mut held = None;
+    let mut by_pool = 0;
+    for _ in 0..12 {
+        model.begin();
+        let scratch = model.allocate(4096, false);
+        let result = model.allocate(640, false);
+        model.free(scratch);
+        let last = model.allocate(100, false);
+        model.free(last);
+        if let Some(before) = held.replace(result) {
+            model.free(before);
+        }
+        by_pool = model.end();
+    }
+    assert_eq!((by_pool, model.stats().installed), (0, 1));
+}
