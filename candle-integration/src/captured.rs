@@ -22,7 +22,7 @@ const WARM_UP_RUNS: usize = 2;
 
 /// A step on a CUDA device, captured as a graph: a replay launches all of its kernels by one call.
 ///
-/// ```no_run
+/// ```ignore
 /// # use candle_core::{Device, Tensor};
 /// # use candle_mempool::{CapturedStep, MemPool};
 /// # fn main() -> candle_core::Result<()> {

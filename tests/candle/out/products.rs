@@ -25,7 +25,12 @@ fn assert_product(
     let Ok(expected) = expected else { return };
     let out = output(expected.dims(), expected.dtype(), place);
     run(&out.tensor).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let tolerance = if expected.dtype() == DType::BF16 { 0.02 } else { 0.003 };
+    // Short formats may be summed in themselves, over up to 130 products.
+    let tolerance = match expected.dtype() {
+        DType::BF16 => 0.08,
+        DType::F16 => 0.02,
+        _ => 0.003,
+    };
     for (got, expected) in numbers(&out.tensor).into_iter().zip(numbers(&expected)) {
         assert!(
             (got - expected).abs() <= tolerance * expected.abs().max(1.0),
