@@ -53,7 +53,7 @@ const WARM_UP_RUNS: usize = 2;
 ///   the closure is kept; a tensor that the closure can reach but that is *replaced* later (in a `RefCell`, say) is the
 ///   caller's to keep.
 /// * **One thread**: it is not `Send`, because candle's cache of uploaded constants is the thread's.
-/// * Event tracking must be off ([`disable_event_tracking`](candle_core::CudaDevice::disable_event_tracking)): events that
+/// * Event tracking must be off (`CudaDevice::disable_event_tracking`): events that
 ///   were recorded outside cannot be waited for inside a capture.
 /// * The step runs as many times as it takes to warm up before it is captured, then once into the graph, without effect
 ///   on the device.
