@@ -62,10 +62,10 @@ pub use self::optimizer::{AdamW, AdamWParams, Sgd};
 /// gradients would be lost. `tensor.detach()` is the same memory without tracking.
 ///
 /// # Threads
-/// An operation locks all its storages while it runs (on CUDA: while it is queued). Operations on the same tensors from
-/// several threads wait for each other and never in a circle, also together with candle's own, but for those that write
-/// one tensor while they read another and lock them in that order: `Var::set`, `slice_set`, `scatter_set` and
-/// `scatter_add_set`. They must not run while an operation reads what they write and writes what they read.
+/// An operation locks all its storages while it runs (on CUDA: while it is queued), and waits for one only while it holds
+/// none. Operations on the same tensors from several threads wait for each other and never in a circle, also together with
+/// candle's own. (Some of candle's own can make a circle among themselves: two `slice_set` or `Var::set` with
+/// swapped tensors, and in-place operations beside those that read the same tensors in another order.)
 ///
 /// # Errors
 /// See [`Error`](crate::Error): the variants with an `op`. All but [`Failed`](crate::Error::Failed) and, on CUDA,

@@ -28,7 +28,7 @@ pub(super) fn run(op: &Op, sources: &[&Tensor], shape: &[usize], dtype: DType, o
         return Ok(());
     }
     let keys: Vec<usize> = sources.iter().map(|source| locks::key(source)).collect();
-    locks::with_storages(op.name(), &[out], sources, &mut |mut held| {
+    locks::with_storages(op.name(), &[out], sources, |mut held| {
         let Some((_, written)) = held.written.pop() else { unreachable!("the output was locked") };
         match written {
             StorageMut::Cpu(storage) => {

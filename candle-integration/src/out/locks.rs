@@ -1,28 +1,21 @@
 //! All storages of an operation at once: sources to read, outputs to write.
 //!
-//! candle keeps a storage behind a lock and lends it to callbacks only, so the locks are taken one inside the
-//! other. They are taken in the order of the storages' addresses, each storage once, whatever its part in the
-//! operation. Nobody waits in a circle then:
+//! candle keeps each storage behind a lock. An operation waits for one lock at a time and holds nothing while it does: if
+//! one of its storages is taken, it lets go of all others, waits for that one, and begins again from there. So it is
+//! never part of a circle of threads that wait for each other, whatever the others do.
 //!
-//! * Out-operations take their locks in this order, and so do candle's `inplace_op1` to `inplace_op3`. Each waits only for
-//!   addresses above all that it holds.
-//! * candle's operations that allocate hold several storages to read, in any order. Their reads pass writers that only
-//!   wait, and so do those in here (a `CustomOp1` gets such a read; `storage_and_layout` does not, and would close a circle
-//!   of two readers and two waiting writers). Such a read waits only for one who holds the storage to write, and who
-//!   holds to write waits only for addresses above. The one of a circle with the highest address could not be waiting.
+//! An order of the locks would not be enough. candle's in-place operations take theirs in the order of addresses, but
+//! those that allocate hold several storages to read in any order. Their reads pass a writer that waits for
+//! readers to leave, yet not always: one that was put to sleep behind another writer stays asleep when new readers come and
+//! the next writer waits for those. Two readers, one who writes and one who waits to write then make a circle.
 //!
-//! What is left does not keep the order. `Var::set`, `Tensor::slice_set`, `scatter_set` and `scatter_add_set` lock what
-//! they write first, or last, wherever it lies: two of them that run at the same time with swapped tensors can wait for
-//! each other for ever, and so can one of them and an out-operation that reads what it writes and writes what it reads. And
-//! a program that keeps a guard of `storage_and_layout` while it starts an operation that writes that storage waits for
-//! itself.
+//! What is left is the program's own: a thread that keeps a guard of `storage_and_layout` while it starts an
+//! operation on that storage waits for itself.
 
-use std::cell::Cell;
+use std::thread;
 
-use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, Error as CandleError, InplaceOp1, Layout, Result as CandleResult,
-    Shape, Tensor,
-};
+use candle_core::{CpuStorage, CudaStorage, Storage, StorageMutRef, StorageRef as Guard, Tensor};
+use parking_lot::RwLock;
 
 use crate::error::{Error, Result};
 
@@ -46,109 +39,113 @@ pub(super) struct Held<'a> {
     pub(super) read: Vec<(usize, StorageRef<'a>)>,
 }
 
-/// What is to be done with all storages locked.
-type Work<'w> = dyn FnMut(Held<'_>) -> Result<()> + 'w;
-
-/// The address of a tensor's storage: equal for two tensors if and only if they share it, and in the order of
-/// candle's own keys, because a storage lies at a fixed place in its lock.
+/// The address of a tensor's storage: equal for two tensors if and only if they share it.
 pub(super) fn key(tensor: &Tensor) -> usize {
+    std::ptr::from_ref(lock_of(tensor)).addr()
+}
+
+/// The lock that a tensor's storage lies in.
+fn lock_of(tensor: &Tensor) -> &RwLock<Storage> {
     let (storage, _) = tensor.storage_and_layout();
-    std::ptr::from_ref(&*storage).addr()
+    Guard::rwlock(&storage)
 }
 
 /// Runs `work` with the storages of `written` locked to write, and those of `read` to read unless they are
 /// among the former.
-pub(super) fn with_storages(
+pub(super) fn with_storages<T>(
     op: &'static str,
     written: &[&Tensor],
     read: &[&Tensor],
-    work: &mut Work<'_>,
-) -> Result<()> {
+    work: impl FnOnce(Held<'_>) -> Result<T>,
+) -> Result<T> {
     let mut locks: Vec<Lock<'_>> = Vec::with_capacity(written.len() + read.len());
-    for (tensors, written) in [(written, true), (read, false)] {
-        locks.extend(tensors.iter().map(|&tensor| Lock { key: key(tensor), reads: !written, tensor }));
+    for (tensors, reads) in [(written, false), (read, true)] {
+        locks.extend(tensors.iter().map(|&tensor| Lock {
+            key: key(tensor),
+            reads,
+            storage: lock_of(tensor),
+        }));
     }
     // Of one storage the lock to write comes first, and is the one that stays.
     locks.sort_unstable_by_key(|lock| (lock.key, lock.reads));
     locks.dedup_by_key(|lock| lock.key);
-    descend(op, &locks, Held::default(), work)
+    let mut taken = take_all(&locks);
+    let mut held = Held::default();
+    for (lock, taken) in locks.iter().zip(&mut taken) {
+        let other = || Error::Failed { op, message: "neither host memory nor CUDA".into() };
+        match taken {
+            Taken::Read(storage) => held.read.push((lock.key, to_read(storage).ok_or_else(other)?)),
+            Taken::Written(storage) => held.written.push((lock.key, to_write(storage).ok_or_else(other)?)),
+        }
+    }
+    work(held)
 }
 
 /// A lock to take.
 struct Lock<'t> {
     key: usize,
     reads: bool,
-    tensor: &'t Tensor,
+    storage: &'t RwLock<Storage>,
 }
 
-/// Takes the first of `locks`, and inside it the others.
-fn descend(op: &'static str, locks: &[Lock<'_>], held: Held<'_>, work: &mut Work<'_>) -> Result<()> {
-    let Some((lock, inner)) = locks.split_first() else { return work(held) };
-    let level =
-        Level { op, key: lock.key, inner, state: Cell::new(Some((held, work))), done: Cell::new(None) };
-    let outcome = if lock.reads {
-        lock.tensor.apply_op1_no_bwd(&level).map(|_| ())
-    } else {
-        lock.tensor.inplace_op1(&level)
+/// A lock that is held.
+enum Taken<'t> {
+    Read(Guard<'t>),
+    Written(StorageMutRef<'t>),
+}
+
+impl<'t> Lock<'t> {
+    fn wait(&self) -> Taken<'t> {
+        match self.reads {
+            true => Taken::Read(self.storage.read_recursive()),
+            false => Taken::Written(self.storage.write()),
+        }
+    }
+
+    fn attempt(&self) -> Option<Taken<'t>> {
+        match self.reads {
+            true => self.storage.try_read_recursive().map(Taken::Read),
+            false => self.storage.try_write().map(Taken::Written),
+        }
+    }
+}
+
+/// Takes all of `locks`, waiting for one only while none is held.
+fn take_all<'t>(locks: &[Lock<'t>]) -> Vec<Taken<'t>> {
+    let mut wait_for = 0;
+    loop {
+        match attempt_all(locks, wait_for) {
+            Ok(taken) => return taken,
+            Err(busy) => wait_for = busy,
+        }
+        // Lets the one go on that has the busy lock, and perhaps waits for what was just given back.
+        thread::yield_now();
+    }
+}
+
+/// Waits for the lock at `wait_for` and takes the others if they are free; fails with one that is not.
+fn attempt_all<'t>(locks: &[Lock<'t>], wait_for: usize) -> std::result::Result<Vec<Taken<'t>>, usize> {
+    let Some(first) = locks.get(wait_for) else { return Ok(Vec::new()) };
+    let mut first = Some(first.wait());
+    let take = |(index, lock): (usize, &Lock<'t>)| match index == wait_for {
+        true => first.take().ok_or(index),
+        false => lock.attempt().ok_or(index),
     };
-    match (level.done.take(), outcome) {
-        (Some(done), _) => done,
-        (None, Err(error)) => Err(Error::Failed { op, message: error.to_string() }),
-        (None, Ok(())) => unreachable!("candle calls back or fails"),
+    locks.iter().enumerate().map(take).collect()
+}
+
+fn to_read(storage: &Storage) -> Option<StorageRef<'_>> {
+    match storage {
+        Storage::Cpu(storage) => Some(StorageRef::Cpu(storage)),
+        Storage::Cuda(storage) => Some(StorageRef::Cuda(storage)),
+        Storage::Metal(_) => None,
     }
 }
 
-/// The callback that gets one storage.
-struct Level<'l, 'h, 'w> {
-    op: &'static str,
-    key: usize,
-    inner: &'l [Lock<'l>],
-    state: Cell<Option<(Held<'h>, &'l mut Work<'w>)>>,
-    /// What became of the work. candle's own result has no room for a typed error.
-    done: Cell<Option<Result<()>>>,
-}
-
-impl Level<'_, '_, '_> {
-    fn write(&self, storage: StorageMut<'_>) -> CandleResult<()> {
-        let (mut held, work) = self.state.take().expect("candle calls back once");
-        held.written.push((self.key, storage));
-        self.done.set(Some(descend(self.op, self.inner, held, work)));
-        Ok(())
-    }
-
-    /// Always an error: what candle would make of a result is not needed.
-    fn read<T>(&self, storage: StorageRef<'_>) -> CandleResult<T> {
-        let (mut held, work) = self.state.take().expect("candle calls back once");
-        held.read.push((self.key, storage));
-        self.done.set(Some(descend(self.op, self.inner, held, work)));
-        Err(CandleError::Msg(String::new()))
-    }
-}
-
-impl InplaceOp1 for Level<'_, '_, '_> {
-    fn name(&self) -> &'static str {
-        self.op
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, _: &Layout) -> CandleResult<()> {
-        self.write(StorageMut::Cpu(storage))
-    }
-
-    fn cuda_fwd(&self, storage: &mut CudaStorage, _: &Layout) -> CandleResult<()> {
-        self.write(StorageMut::Cuda(storage))
-    }
-}
-
-impl CustomOp1 for Level<'_, '_, '_> {
-    fn name(&self) -> &'static str {
-        self.op
-    }
-
-    fn cpu_fwd(&self, storage: &CpuStorage, _: &Layout) -> CandleResult<(CpuStorage, Shape)> {
-        self.read(StorageRef::Cpu(storage))
-    }
-
-    fn cuda_fwd(&self, storage: &CudaStorage, _: &Layout) -> CandleResult<(CudaStorage, Shape)> {
-        self.read(StorageRef::Cuda(storage))
+fn to_write(storage: &mut Storage) -> Option<StorageMut<'_>> {
+    match storage {
+        Storage::Cpu(storage) => Some(StorageMut::Cpu(storage)),
+        Storage::Cuda(storage) => Some(StorageMut::Cuda(storage)),
+        Storage::Metal(_) => None,
     }
 }

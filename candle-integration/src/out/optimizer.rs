@@ -183,7 +183,7 @@ fn one_pass(
     let written = [var, first, second];
     let keys = written.map(locks::key);
     let layouts = written.map(Tensor::layout);
-    locks::with_storages(op.name(), &written, &[gradient], &mut |held| {
+    locks::with_storages(op.name(), &written, &[gradient], |held| {
         let mut storages = held.written;
         storages.sort_by_key(|(key, _)| keys.iter().position(|wanted| wanted == key));
         let mut storages = storages.into_iter().map(|(_, storage)| storage);
