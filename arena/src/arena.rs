@@ -1,7 +1,9 @@
 //! A placement together with the upstream it draws from, and the steps that are served from it.
 
+mod heaps;
 mod stepping;
 
+use crate::buffer_heap::BufferHeaps;
 use crate::error::ArenaError;
 use crate::in_advance::{allocate_growing, take_for_a_start};
 use crate::invariant::Violation;
@@ -13,26 +15,29 @@ use crate::step_plan::StepPlans;
 use crate::upstream::Upstream;
 
 /// A policy and its memory, as one owner holds them. The methods are those of [`Placement`], and see
-/// [`StepPlans`] for steps.
+/// [`StepPlans`] for steps and [`BufferHeaps`] for buffers that move.
 #[derive(Debug)]
 pub struct Arena<U: Upstream, P: Placement + ?Sized = dyn Placement> {
     upstream: U,
     kept_bytes: usize,
     steps: StepPlans,
+    heaps: BufferHeaps,
     placement: Box<P>,
 }
 
 impl<U: Upstream, P: Placement> Arena<U, P> {
     /// An arena without memory; ranges are reserved and mapped as they are needed.
     pub fn new(placement: P, upstream: U) -> Self {
-        Self { upstream, kept_bytes: 0, steps: StepPlans::default(), placement: Box::new(placement) }
+        let (steps, heaps) = (StepPlans::default(), BufferHeaps::default());
+        Self { upstream, kept_bytes: 0, steps, heaps, placement: Box::new(placement) }
     }
 }
 
 impl<U: Upstream> Arena<U> {
     /// An arena whose policy is chosen at run time.
     pub fn from_boxed(placement: Box<dyn Placement>, upstream: U) -> Self {
-        Self { upstream, kept_bytes: 0, steps: StepPlans::default(), placement }
+        let (steps, heaps) = (StepPlans::default(), BufferHeaps::default());
+        Self { upstream, kept_bytes: 0, steps, heaps, placement }
     }
 
     /// Maps `bytes`, rounded up to pages, for requests to come: most for large ones, and a part for small ones
@@ -110,6 +115,11 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         {
             return freed;
         }
+        if !self.heaps.is_empty()
+            && let Some(freed) = self.free_in_heap(addr)
+        {
+            return freed;
+        }
         self.placement.free(addr, &mut self.upstream)
     }
 
@@ -122,21 +132,22 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         addr: usize,
         size_bytes: usize,
     ) -> Result<Option<LiveBlock>, ArenaError> {
-        if let Some(bytes) = self.steps.live_bytes(addr) {
-            // A step's places are as long as they are.
+        if let Some(bytes) = self.live_bytes(addr) {
+            // Places of steps and of buffers are as long as they are.
             let block = LiveBlock { addr, requested_bytes: size_bytes, allocated_bytes: bytes };
             return Ok((size_bytes <= bytes).then_some(block));
         }
         self.placement.resize_in_place(addr, size_bytes, &mut self.upstream)
     }
 
-    /// See [`Placement::trim`]. What steps keep and do not use goes when that was not enough.
+    /// See [`Placement::trim`]. What steps and heaps keep and do not use goes when that was not enough.
     pub fn trim(&mut self, target_bytes: usize) -> usize {
         let returned = self.placement.trim(&mut self.upstream, target_bytes);
-        if returned >= target_bytes || self.steps.is_empty() {
+        if returned >= target_bytes || (self.steps.is_empty() && self.heaps.is_empty()) {
             return returned;
         }
         self.trim_steps();
+        self.give_back_of_heaps();
         returned + self.placement.trim(&mut self.upstream, target_bytes - returned)
     }
 
@@ -151,19 +162,29 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
     /// See [`Placement::live_block`].
     #[must_use]
     pub fn live_block(&self, addr: usize) -> Option<LiveBlock> {
-        if let Some(bytes) = self.steps.live_bytes(addr) {
+        if let Some(bytes) = self.live_bytes(addr) {
             return Some(LiveBlock { addr, requested_bytes: bytes, allocated_bytes: bytes });
         }
-        self.placement.live_block(addr).filter(|_| !self.steps.keeps(addr))
+        self.placement.live_block(addr).filter(|_| !self.keeps(addr))
     }
 
-    /// See [`Placement::live_blocks`]; of the blocks that steps hand out instead of those that they lie in.
+    fn live_bytes(&self, addr: usize) -> Option<usize> {
+        self.steps.live_bytes(addr).or_else(|| self.heaps.live_bytes(addr))
+    }
+
+    /// Whether what steps or heaps hand out lies in the placement's block.
+    fn keeps(&self, addr: usize) -> bool {
+        self.steps.keeps(addr) || self.heaps.keeps(addr)
+    }
+
+    /// See [`Placement::live_blocks`]; of the blocks that steps and heaps hand out instead of those that they lie in.
     #[must_use]
     pub fn live_blocks(&self) -> Vec<LiveBlock> {
         let mut blocks = self.placement.live_blocks();
-        if !self.steps.is_empty() {
-            blocks.retain(|block| !self.steps.keeps(block.addr));
+        if !self.steps.is_empty() || !self.heaps.is_empty() {
+            blocks.retain(|block| !self.keeps(block.addr));
             blocks.extend(self.steps.live_blocks());
+            blocks.extend(self.heaps.live_blocks());
         }
         blocks
     }
@@ -214,6 +235,7 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
     /// As there.
     pub fn validate(&self) -> Result<(), Violation> {
         self.steps.validate()?;
+        self.heaps.validate()?;
         self.placement.validate()
     }
 

@@ -27,6 +27,7 @@ mod address_space;
 mod arena;
 mod block;
 mod buddy_tree;
+mod buffer_heap;
 mod conf;
 mod cost;
 mod error;
@@ -53,6 +54,7 @@ mod upstream;
 
 pub use arena::Arena;
 pub use buddy_tree::BuddyTree;
+pub use buffer_heap::{BufferHeaps, BufferId, Compaction, Effort, HeapId, HeapOptions, HeapStats, Moment};
 pub use conf::{Conf, ConfError, Setting, parse_flag, parse_mebibytes};
 pub use cost::{CostModel, HandleCost};
 pub use error::{ArenaError, MapError, UpstreamError};

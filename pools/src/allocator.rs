@@ -175,8 +175,8 @@ fn buffer_for(layout: Layout) -> Option<usize> {
         matches!(place, BufferPlace::Host { .. }) && layout.align() <= HOST_GRANULE_BYTES
     };
     steering::buffer_for(layout.size(), here, |place| {
-        let BufferPlace::Host { slot, pool_id, addr } = *place else { return false };
-        slot.take_buffer(pool_id, addr, layout.size())
+        let BufferPlace::Host { slot, pool_id, spot } = *place else { return None };
+        slot.take_buffer(pool_id, spot, layout.size())
     })
 }
 

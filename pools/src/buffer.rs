@@ -1,6 +1,10 @@
 //! Memory of known size that is allocated once and written every step.
 
-use mempool_arena::{Placed, Request};
+use std::sync::Arc;
+
+use mempool_arena::{Arena, BufferId, HeapId, Placed, Request, Upstream};
+
+use crate::buffer_set::Heap;
 
 use crate::device::{ArenaSlot, PoolSlot, Stream};
 use crate::error::PoolError;
@@ -16,29 +20,72 @@ const LEARNED_SIZES: usize = 16;
 /// A buffer's block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum BufferPlace {
-    Host { slot: &'static Slot, pool_id: u64, addr: usize },
-    Device { pool: &'static PoolSlot, arena: &'static ArenaSlot, addr: usize },
+    Host { slot: &'static Slot, pool_id: u64, spot: Spot },
+    Device { pool: &'static PoolSlot, arena: &'static ArenaSlot, spot: Spot },
+}
+
+/// Where it lies in its arena.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Spot {
+    /// Always here.
+    Fixed(usize),
+    /// Wherever its heap has it.
+    Moving(HeapId, BufferId),
+}
+
+impl Spot {
+    pub(crate) fn take<U: Upstream>(self, arena: &mut Arena<U>, size_bytes: usize) -> Option<usize> {
+        match self {
+            Self::Fixed(addr) => arena.take_buffer(addr, size_bytes).then_some(addr),
+            Self::Moving(heap, buffer) => arena.take_moving_buffer(heap, buffer, size_bytes),
+        }
+    }
+
+    fn addr<U: Upstream>(self, arena: &Arena<U>) -> Option<usize> {
+        match self {
+            Self::Fixed(addr) => Some(addr),
+            Self::Moving(heap, buffer) => arena.moving_buffer_addr(heap, buffer),
+        }
+    }
+
+    fn is_free<U: Upstream>(self, arena: &Arena<U>) -> bool {
+        match self {
+            Self::Fixed(addr) => arena.is_free_buffer(addr),
+            Self::Moving(heap, buffer) => arena.is_free_moving_buffer(heap, buffer),
+        }
+    }
+
+    fn remove<U: Upstream>(self, arena: &mut Arena<U>) {
+        match self {
+            Self::Fixed(addr) => arena.remove_buffer(addr),
+            Self::Moving(heap, buffer) => arena.remove_moving_buffer(heap, buffer),
+        }
+    }
 }
 
 impl BufferPlace {
-    pub(crate) fn addr(&self) -> usize {
+    fn addr(&self) -> Option<usize> {
         match *self {
-            Self::Host { addr, .. } | Self::Device { addr, .. } => addr,
+            Self::Host { spot: Spot::Fixed(addr), .. } | Self::Device { spot: Spot::Fixed(addr), .. } => {
+                Some(addr)
+            }
+            Self::Host { slot, pool_id, spot } => slot.with_arena(pool_id, |arena| spot.addr(arena))?,
+            Self::Device { arena, spot, .. } => inside(|| spot.addr(&arena.lock().as_ref()?.arena)),
         }
     }
 
     fn is_free(&self) -> bool {
         match *self {
-            Self::Host { slot, pool_id, addr } => {
-                slot.with_arena(pool_id, |arena| arena.is_free_buffer(addr)).unwrap_or(false)
+            Self::Host { slot, pool_id, spot } => {
+                slot.with_arena(pool_id, |arena| spot.is_free(arena)).unwrap_or(false)
             }
-            Self::Device { pool, arena, addr } => inside(|| {
+            Self::Device { pool, arena, spot } => inside(|| {
                 // What was freed elsewhere may be done by now.
                 pool.device.with_context(|| {
                     let mut guard = arena.lock();
                     let Some(core) = guard.as_mut() else { return false };
                     core.drain();
-                    core.arena.is_free_buffer(addr)
+                    spot.is_free(&core.arena)
                 })
             })
             .unwrap_or(false),
@@ -47,12 +94,12 @@ impl BufferPlace {
 
     fn remove(&self) {
         match *self {
-            Self::Host { slot, pool_id, addr } => {
-                slot.with_arena(pool_id, |arena| arena.remove_buffer(addr));
+            Self::Host { slot, pool_id, spot } => {
+                slot.with_arena(pool_id, |arena| spot.remove(arena));
             }
-            Self::Device { arena, addr, .. } => inside(|| {
+            Self::Device { arena, spot, .. } => inside(|| {
                 if let Some(core) = arena.lock().as_mut() {
-                    core.arena.remove_buffer(addr);
+                    spot.remove(&mut core.arena);
                 }
             }),
         }
@@ -81,6 +128,8 @@ pub struct Buffer {
     bytes: usize,
     learned: Vec<Learned>,
     stats: BufferStats,
+    /// Of a buffer that may move: what it lies in.
+    _heap: Option<Arc<Heap>>,
 }
 
 /// What a write came to.
@@ -109,7 +158,7 @@ impl MemPool {
             Ok::<Placed, PoolError>(placed)
         });
         let addr = placed.ok_or(PoolError::Closed)??.addr;
-        Ok(self.make_buffer(BufferPlace::Host { slot, pool_id: self.id(), addr }, bytes))
+        Ok(self.make_buffer(BufferPlace::Host { slot, pool_id: self.id(), spot: Spot::Fixed(addr) }, bytes))
     }
 
     /// A buffer of `bytes` in this pool of a device, to be written by work of `stream`.
@@ -122,19 +171,24 @@ impl MemPool {
             return Err(PoolError::NotHere { option: "stream", rule: "a pool of the host has none" });
         };
         let (arena, addr) = inside(|| pool.buffer(bytes, stream))?;
-        Ok(self.make_buffer(BufferPlace::Device { pool, arena, addr }, bytes))
+        Ok(self.make_buffer(BufferPlace::Device { pool, arena, spot: Spot::Fixed(addr) }, bytes))
     }
 
     fn make_buffer(&self, place: BufferPlace, bytes: usize) -> Buffer {
-        Buffer { pool: self.clone(), place, bytes, learned: Vec::new(), stats: BufferStats::default() }
+        Buffer::new(self.clone(), place, bytes, None)
     }
 }
 
 impl Buffer {
-    /// The address, which never changes.
+    pub(crate) fn new(pool: MemPool, place: BufferPlace, bytes: usize, heap: Option<Arc<Heap>>) -> Self {
+        Self { pool, place, bytes, learned: Vec::new(), stats: BufferStats::default(), _heap: heap }
+    }
+
+    /// The address, which never changes; that of a buffer of a [`BufferSet`](crate::BufferSet) changes when it is moved,
+    /// and not while a result is in it.
     #[must_use]
     pub fn addr(&self) -> usize {
-        self.place.addr()
+        self.place.addr().expect("a buffer has its memory until it is dropped")
     }
 
     /// Bytes that a result may have at most.

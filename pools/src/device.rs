@@ -8,6 +8,7 @@
 //! stream frees serves that stream at once, and another stream only behind an event.
 
 mod arena_slot;
+mod buffers;
 mod driver;
 mod entry;
 #[cfg_attr(feature = "planted-faults", doc(hidden))]
@@ -28,10 +29,11 @@ mod upstream;
 use std::any::Any;
 use std::path::Path;
 
-pub(crate) use arena_slot::{ArenaSlot, Owner};
+pub(crate) use arena_slot::{ArenaCore, ArenaSlot, Owner};
 pub use driver::{
     CaptureId, CaptureState, Context, Driver, DriverError, DriverResult, Event, Physical, Stream, StreamId,
 };
+pub(crate) use entry::Call;
 pub(crate) use fork::{hold_for_fork, release_after_fork};
 pub use guard::GuardReport;
 pub use oom::OomReport;

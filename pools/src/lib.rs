@@ -29,12 +29,14 @@
 mod allocator;
 mod blocks;
 mod buffer;
+mod buffer_set;
 mod builder;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub mod cuda;
 pub mod device;
 mod environment;
 mod error;
+mod host_copy;
 mod host_upstream;
 mod instrument;
 mod lock;
@@ -56,6 +58,7 @@ mod thread_state;
 
 pub use allocator::{DEFAULT_THRESHOLD_BYTES, PoolAllocator};
 pub use buffer::{Buffer, BufferStats, Written};
+pub use buffer_set::{BufferSet, CompactionOptions, CompactionStats};
 pub use builder::MemPoolBuilder;
 pub use error::PoolError;
 pub use host_upstream::set_huge_pages;
@@ -63,8 +66,8 @@ pub use instrument::Instrumented;
 /// The bookkeeping core, for tools that work on traces.
 pub use mempool_arena as arena;
 pub use mempool_arena::{
-    ArenaError, BucketStats, Conf, ConfError, Margin, Mode, Policy, Stat, Stats, StepArena, StepArenaError,
-    StepPlanStats, Violation, bucket_of,
+    ArenaError, BucketStats, Compaction, Conf, ConfError, HeapStats, Margin, Mode, Policy, Stat, Stats,
+    StepArena, StepArenaError, StepPlanStats, Violation, bucket_of,
 };
 pub use options::PoolOptions;
 pub use pool::{MemPool, with_pool};

@@ -8,8 +8,10 @@ use std::fmt;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use mempool_arena::{AddressRange, Arena, ArenaError, Placed, Placement, Request, Violation};
+use mempool_arena::{AddressRange, Arena, ArenaError, Effort, Placed, Placement, Request, Violation};
 
+use crate::buffer::Spot;
+use crate::host_copy;
 use crate::host_upstream::HostUpstream;
 use crate::lock::Lock;
 use crate::os;
@@ -103,10 +105,32 @@ impl Core {
 
     #[inline]
     fn allocate(&mut self, request: Request) -> Result<Placed, ArenaError> {
+        let placed = self.try_to_allocate(request);
+        if matches!(placed, Err(ArenaError::OutOfMemory { .. })) && self.arena.has_heaps() {
+            return self.allocate_compacting(request, placed);
+        }
+        placed
+    }
+
+    fn try_to_allocate(&mut self, request: Request) -> Result<Placed, ArenaError> {
         match self.growth_factor {
             None => self.arena.allocate(request),
             Some(factor) => self.allocate_growing(request, factor),
         }
+    }
+
+    /// Allocates what the buffers leave that are to be moved together when memory is short.
+    #[cold]
+    fn allocate_compacting(
+        &mut self,
+        request: Request,
+        refused: Result<Placed, ArenaError>,
+    ) -> Result<Placed, ArenaError> {
+        let effort = Effort { budget_bytes: usize::MAX, all: true, recordings: false, held_too: false };
+        if host_copy::compact_on_oom(&mut self.arena, effort) == 0 {
+            return refused;
+        }
+        self.try_to_allocate(request)
     }
 
     fn allocate_growing(&mut self, request: Request, factor: f64) -> Result<Placed, ArenaError> {
@@ -321,16 +345,13 @@ impl Slot {
         }
     }
 
-    /// Hands a free buffer out that holds `size_bytes`.
-    pub(crate) fn take_buffer(&self, id: u64, addr: usize, size_bytes: usize) -> bool {
-        let take = |core: &mut Core| {
-            let taken = core.arena.take_buffer(addr, size_bytes);
-            if taken {
-                core.note(Change::Allocated { addr, size_bytes });
-            }
-            taken
-        };
-        self.read(id, take).unwrap_or(false)
+    /// Hands a free buffer out that holds `size_bytes`: its address.
+    pub(crate) fn take_buffer(&self, id: u64, spot: Spot, size_bytes: usize) -> Option<usize> {
+        self.read(id, |core| {
+            let addr = spot.take(&mut core.arena, size_bytes)?;
+            core.note(Change::Allocated { addr, size_bytes });
+            Some(addr)
+        })?
     }
 
     /// Runs `f` on the arena of the open pool `id`; `None` when the slot holds another pool or none.

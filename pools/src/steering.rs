@@ -110,12 +110,12 @@ impl Drop for End {
 }
 
 /// The address of the buffer, if this allocation is the one that is meant for it; `take` makes the buffer the
-/// caller's, if it can be. `here` says whether the place is one that the allocation can have.
+/// caller's, if it can be, and says where it lies. `here` says whether the place is one that the allocation can have.
 #[cold]
 pub(crate) fn buffer_for(
     bytes: usize,
     here: impl FnOnce(&BufferPlace) -> bool,
-    take: impl FnOnce(&BufferPlace) -> bool,
+    take: impl FnOnce(&BufferPlace) -> Option<usize>,
 ) -> Option<usize> {
     inside(|| {
         STEERING.with(|all| {
@@ -125,11 +125,11 @@ pub(crate) fn buffer_for(
             let before = steering.seen[at];
             steering.seen[at] += 1;
             let meant = !steering.taken && before == steering.learned[at].before;
-            if !meant || !take(&steering.place) {
+            if !meant {
                 return None;
             }
+            let addr = take(&steering.place)?;
             steering.taken = true;
-            let addr = steering.place.addr();
             // It counts among those before others of its size.
             steering.noted.push((bytes, addr));
             Some(addr)

@@ -101,21 +101,21 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         }
     }
 
-    /// Blocks that are alive for their owners: what steps keep is not, and what lies in it is.
+    /// Blocks that are alive for their owners: what steps and heaps keep is not, and what lies in it is.
     #[must_use]
     pub fn live_count(&self) -> usize {
         let blocks = self.placement.stats().blocks.current;
-        if self.steps.is_empty() {
-            blocks
-        } else {
-            blocks - self.steps.kept_count() + self.steps.live_count()
+        if self.steps.is_empty() && self.heaps.is_empty() {
+            return blocks;
         }
+        let kept = self.steps.kept_count() + self.heaps.kept_count();
+        blocks - kept + self.steps.live_count() + self.heaps.live_count()
     }
 
-    /// Whether the block lies in memory of a step.
+    /// Whether the block lies in a block of the placement that is a step's or a heap's.
     #[must_use]
     pub fn is_in_slab(&self, addr: usize) -> bool {
-        self.steps.is_in_slab(addr)
+        self.steps.is_in_slab(addr) || self.heaps.contains(addr)
     }
 
     /// Ends a block unless it is the placement's own to end; `None` then, and an error for nobody's.
@@ -143,10 +143,10 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         let released = self.steps.trim(true);
         let any = !released.is_empty();
         self.free_released(released);
-        any
+        self.give_back_of_heaps() || any
     }
 
-    fn free_released(&mut self, blocks: Vec<usize>) {
+    pub(super) fn free_released(&mut self, blocks: Vec<usize>) {
         for addr in blocks {
             let freed = self.placement.free(addr, &mut self.upstream);
             debug_assert!(freed.is_ok(), "a step's block is the placement's");

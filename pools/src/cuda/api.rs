@@ -90,6 +90,7 @@ functions! {
     event_record = c"cuEventRecord": fn(usize, usize);
     event_query = c"cuEventQuery": fn(usize);
     event_synchronize = c"cuEventSynchronize": fn(usize);
+    event_elapsed_time = c"cuEventElapsedTime": fn(*mut f32, usize, usize);
     mem_get_info = c"cuMemGetInfo_v2": fn(*mut usize, *mut usize);
     mem_get_allocation_granularity =
         c"cuMemGetAllocationGranularity": fn(*mut usize, *const MemAllocationProp, c_uint);
@@ -99,6 +100,7 @@ functions! {
     mem_map = c"cuMemMap": fn(u64, usize, usize, u64, u64);
     mem_set_access = c"cuMemSetAccess": fn(u64, usize, *const MemAccessDesc, usize);
     mem_unmap = c"cuMemUnmap": fn(u64, usize);
+    memcpy_dtod_async = c"cuMemcpyDtoDAsync_v2": fn(u64, u64, usize, usize);
     memset_d8_async = c"cuMemsetD8Async": fn(u64, u8, usize, usize);
     memcpy_dtoh_async = c"cuMemcpyDtoHAsync_v2": fn(*mut c_void, u64, usize, usize);
 }

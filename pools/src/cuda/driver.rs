@@ -4,6 +4,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::cuda::api::{Api, Code, MemAccessDesc, MemAllocationProp, MemLocation};
 use crate::device::{
@@ -203,6 +204,23 @@ impl Driver for CudaDriver {
         Ok(Event(event))
     }
 
+    fn create_timed_event(&self) -> DriverResult<Event> {
+        let mut event = 0;
+        call!(self.api, "cuEventCreate", event_create(&raw mut event, 0))?;
+        Ok(Event(event))
+    }
+
+    fn elapsed(&self, start: Event, end: Event) -> DriverResult<Option<Duration>> {
+        let mut milliseconds = 0.0;
+        let asked =
+            call!(self.api, "cuEventElapsedTime", event_elapsed_time(&raw mut milliseconds, start.0, end.0));
+        match asked {
+            Ok(()) => Ok(Some(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))),
+            Err(DriverError { code: NOT_READY, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     fn destroy_event(&self, event: Event) -> DriverResult<()> {
         call!(self.api, "cuEventDestroy", event_destroy(event.0))
     }
@@ -313,6 +331,10 @@ impl Driver for CudaDriver {
         let (mut free, mut total) = (0, 0);
         call!(self.api, "cuMemGetInfo", mem_get_info(&raw mut free, &raw mut total))?;
         Ok((free, total))
+    }
+
+    fn copy(&self, from: usize, to: usize, bytes: usize, stream: Stream) -> DriverResult<()> {
+        call!(self.api, "cuMemcpyDtoDAsync", memcpy_dtod_async(to as u64, from as u64, bytes, stream.0))
     }
 
     fn fill(&self, addr: usize, bytes: usize, value: u8, stream: Stream) -> DriverResult<()> {

@@ -295,6 +295,9 @@ pub unsafe extern "C" fn cuStreamBeginCapture_v2(stream: usize, mode: c_uint) ->
 /// As the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamEndCapture(stream: usize, graph: *mut usize) -> Code {
+    if let Some(platform) = platform() {
+        platform.capture_is_ending(Stream(stream));
+    }
     // SAFETY: the caller's contract, handed on.
     let code =
         originals().map_or(NOT_INITIALIZED, |driver| unsafe { (driver.stream_end_capture)(stream, graph) });

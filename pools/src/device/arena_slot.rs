@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mempool_arena::{Arena, ArenaError, LiveBlock, Placed, Placement, Request};
+use mempool_arena::{Arena, ArenaError, Compaction, Effort, HeapId, LiveBlock, Placed, Placement, Request};
 
+use crate::buffer::Spot;
 use crate::device::driver::{CaptureId, CaptureState, DriverResult, Event, Stream, StreamId};
 use crate::device::fault::{Fault, planted};
 use crate::device::guard::Guarded;
@@ -257,13 +258,41 @@ impl ArenaCore {
         Some(placed)
     }
 
-    /// Hands a free buffer out that holds `size_bytes`.
-    pub(crate) fn take_buffer(&mut self, addr: usize, size_bytes: usize) -> bool {
-        let taken = self.arena.take_buffer(addr, size_bytes);
-        if taken {
-            self.note(Change::Allocated { addr, size_bytes });
+    /// Hands a free buffer out that holds `size_bytes`: its address.
+    pub(crate) fn take_buffer(&mut self, spot: Spot, size_bytes: usize) -> Option<usize> {
+        self.tell_heaps();
+        let addr = spot.take(&mut self.arena, size_bytes)?;
+        self.note(Change::Allocated { addr, size_bytes });
+        Some(addr)
+    }
+
+    /// Buffers that are held during a capture may be known to its graph.
+    #[inline]
+    fn tell_heaps(&mut self) {
+        if self.arena.has_heaps() {
+            self.arena.set_heaps_now(self.pool.device.platform.capture_moment());
         }
-        taken
+    }
+
+    /// Moves buffers together in the order of `stream`, the owner's. The context is current.
+    pub(crate) fn compact(&mut self, heap: HeapId, effort: Effort, stream: Stream) -> Compaction {
+        let (effort, device) = (self.effort(effort), self.pool.device);
+        self.arena.compact_heap(heap, effort, &mut copy_on(device, stream))
+    }
+
+    /// As [`compact`](Self::compact) all heaps that are to be compacted when memory is short; the bytes that this freed.
+    pub(crate) fn compact_on_oom(&mut self, stream: Stream) -> usize {
+        let effort = Effort { budget_bytes: usize::MAX, all: true, recordings: true, held_too: false };
+        let (effort, device) = (self.effort(effort), self.pool.device);
+        self.arena.compact_on_oom(effort, &mut copy_on(device, stream))
+    }
+
+    fn effort(&self, effort: Effort) -> Effort {
+        Effort {
+            recordings: self.pool.device.has_graphs() && !planted(Fault::MoveGraphBuffers),
+            held_too: planted(Fault::MoveHeldBuffers),
+            ..effort
+        }
     }
 
     /// As [`allocate_mapped`](Self::allocate_mapped), whatever waits.
@@ -311,6 +340,7 @@ impl ArenaCore {
     /// Ends a live block that nothing but the owner's earlier work uses; `false` when none starts there.
     #[inline]
     pub(crate) fn free(&mut self, addr: usize) -> bool {
+        self.tell_heaps();
         let freed = self.arena.free(addr).is_ok();
         if freed {
             self.note(Change::Ended { addr });
@@ -477,6 +507,7 @@ impl ArenaCore {
             self.waiting.remove(&pending.addr);
             let uses = self.take_uses(pending.addr);
             own.end_uses_later(uses);
+            self.tell_heaps();
             let freed = self.arena.free(pending.addr);
             debug_assert!(freed.is_ok(), "a waiting block is live");
             self.note(Change::Completed { addr: pending.addr });
@@ -505,6 +536,11 @@ impl ArenaCore {
             && !self.arena.upstream().has_set_aside()
             && !self.serves_graph()
     }
+}
+
+/// Copies in the order of `stream`. The context is current.
+fn copy_on(device: &'static DeviceState, stream: Stream) -> impl FnMut(usize, usize, usize) -> bool {
+    move |from, to, bytes| device.platform.driver.copy(from, to, bytes, stream).is_ok()
 }
 
 impl fmt::Debug for ArenaSlot {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -116,6 +117,8 @@ pub trait Driver: Send + Sync + std::fmt::Debug {
 
     /// A new event without timing.
     fn create_event(&self) -> DriverResult<Event>;
+    /// A new event that [`elapsed`](Self::elapsed) can be asked about.
+    fn create_timed_event(&self) -> DriverResult<Event>;
     /// Ends an event; one that is still to happen may be ended too.
     fn destroy_event(&self, event: Event) -> DriverResult<()>;
     /// Makes `event` stand for the work queued in `stream` so far.
@@ -124,6 +127,9 @@ pub trait Driver: Send + Sync + std::fmt::Debug {
     fn event_done(&self, event: Event) -> DriverResult<bool>;
     /// Waits until the work that `event` stands for is done.
     fn wait_for_event(&self, event: Event) -> DriverResult<()>;
+    /// The device's time between the ends of the work that two timed events stand for; `None` while one of them is
+    /// still to happen.
+    fn elapsed(&self, start: Event, end: Event) -> DriverResult<Option<Duration>>;
     /// Lets later work of `stream` wait for the work that `event` stands for.
     fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()>;
 
@@ -150,6 +156,8 @@ pub trait Driver: Send + Sync + std::fmt::Debug {
     /// Free and total bytes of the current context's device.
     fn memory_info(&self) -> DriverResult<(usize, usize)>;
 
+    /// Copies memory of one device in the order of `stream`. The ranges must not overlap.
+    fn copy(&self, from: usize, to: usize, bytes: usize, stream: Stream) -> DriverResult<()>;
     /// Fills memory in the order of `stream`.
     fn fill(&self, addr: usize, bytes: usize, value: u8, stream: Stream) -> DriverResult<()>;
     /// Reads memory in the order of `stream`, and waits for it.

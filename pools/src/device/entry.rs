@@ -133,13 +133,10 @@ fn serve_steering(call: &Call, bytes: usize) -> Allocation {
         BufferPlace::Host { .. } => false,
     };
     let buffer = steering::buffer_for(bytes, here, |place| {
-        let BufferPlace::Device { arena, addr, .. } = *place else { return false };
+        let BufferPlace::Device { arena, spot, .. } = *place else { return None };
         let mut guard = arena.lock();
         // Another stream would have to wait for what the buffer's last result was used by.
-        guard
-            .as_mut()
-            .filter(|core| core.owner == call.owner)
-            .is_some_and(|core| core.take_buffer(addr, bytes))
+        guard.as_mut().filter(|core| core.owner == call.owner)?.take_buffer(spot, bytes)
     });
     if let Some(addr) = buffer {
         return Allocation::Block(addr);

@@ -29,12 +29,16 @@ pub enum Fault {
     ReuseGraphMemory = 11,
     /// What a thread remembers of a stream's handle outlives the stream.
     StaleStreams = 12,
+    /// Buffers that somebody holds are moved.
+    MoveHeldBuffers = 13,
+    /// Buffers that a graph uses are moved.
+    MoveGraphBuffers = 14,
 }
 
 #[cfg(feature = "planted-faults")]
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::KeyByHandle,
         Self::SkipEventWait,
         Self::ReuseBeforeDone,
@@ -47,6 +51,8 @@ impl Fault {
         Self::AdoptAtOnce,
         Self::ReuseGraphMemory,
         Self::StaleStreams,
+        Self::MoveHeldBuffers,
+        Self::MoveGraphBuffers,
     ];
 }
 

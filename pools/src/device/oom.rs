@@ -195,6 +195,22 @@ fn find_room(pool: &'static PoolSlot, call: &Call, request: Request, refused: Ar
             return Some(addr);
         }
     }
+    // What may move, where that is wanted.
+    if let Some(stream) = call.waitable() {
+        let mut freed = 0;
+        for other in device.pools() {
+            let of_pool = other.compact_on_oom(call.owner, stream);
+            if of_pool > 0 && !std::ptr::eq(other, pool) {
+                other.trim(usize::MAX);
+            }
+            freed += of_pool;
+        }
+        if freed > 0
+            && let Some(addr) = again(true)
+        {
+            return Some(addr);
+        }
+    }
     device.note_oom(report(pool, request, &refused.borrow()));
     None
 }

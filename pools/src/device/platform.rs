@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
-use mempool_arena::AddressRange;
+use mempool_arena::{AddressRange, Moment};
 
 use crate::device::arena_slot::ArenaSlot;
 use crate::device::driver::{CaptureId, CaptureState, Context, Driver, Stream, StreamId};
@@ -211,6 +211,19 @@ impl Platform {
         })
     }
 
+    /// To be called before `stream` leaves capture, while its graph can still be known by its stream. Buffers that
+    /// were held meanwhile stay where they are as long as the graph lives.
+    pub fn capture_is_ending(&self, stream: Stream) {
+        inside(|| {
+            if self.inner.devices().iter().any(|device| device.has_moving_buffers())
+                && let Some(CaptureState::Active(capture)) = self.inner.capture_state(stream)
+                && let Some(device) = self.inner.device_of_stream(stream)
+            {
+                device.with_context(|| device.graph_token_of(capture, stream));
+            }
+        });
+    }
+
     /// To be called after `stream` has left capture, or could not enter it. One that is in capture
     /// still stays counted.
     pub fn capture_ends(&self, stream: Stream) {
@@ -373,6 +386,12 @@ impl Inner {
             }
             CaptureState::Invalidated => Some(Resolved::Invalidated),
         }
+    }
+
+    /// What is going on, as far as [captures](Platform::capture_begins) were told of.
+    pub(crate) fn capture_moment(&self) -> Moment {
+        let recording = self.captures.load(Ordering::Acquire) > 0;
+        Moment { count: self.capture_generation.load(Ordering::Acquire), recording }
     }
 
     /// Counts captures that go on.

@@ -157,6 +157,11 @@ impl PoolSlot {
         self.min_bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether its blocks lie between margins.
+    pub(crate) fn has_guards(&self) -> bool {
+        self.guard.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_used_on_oom(&self) -> bool {
         self.use_on_oom.load(Ordering::Relaxed) && !self.retired.load(Ordering::Acquire)
     }
@@ -246,7 +251,7 @@ impl PoolSlot {
     /// Serves a request.
     #[inline]
     pub(crate) fn allocate(&'static self, call: &Call, bytes: usize, step: Option<StepNumber>) -> Allocation {
-        if self.guard.load(Ordering::Relaxed) {
+        if self.has_guards() {
             self.allocate_guarded(call, bytes, step)
         } else {
             self.place(call, bytes, step)
@@ -471,34 +476,6 @@ impl PoolSlot {
                 f(core);
             }
         }
-    }
-
-    /// A block that is kept as a buffer, in the order of a stream, and the arena it lies in.
-    pub(crate) fn buffer(
-        &'static self,
-        bytes: usize,
-        stream: Stream,
-    ) -> Result<(&'static ArenaSlot, usize), PoolError> {
-        let unusable = PoolError::NotHere { option: "stream", rule: "it is another device's, or in capture" };
-        let made = self.device.with_context(|| {
-            let call = Call::running(self.device, stream).ok_or(unusable.clone())?;
-            let Allocation::Block(addr) = self.allocate(&call, bytes, None) else {
-                return Err(PoolError::NoMemory { bytes, ordinal: self.device.ordinal });
-            };
-            // The block may be another pool's, which lent it, or lie between margins: neither can be kept.
-            let arena = self.device.platform.owner(addr).ok_or(unusable.clone())?;
-            let kept =
-                arena.lock().as_mut().filter(|core| std::ptr::eq(core.pool, self)).is_some_and(|core| {
-                    let block = core.arena.live_block(addr);
-                    block.map(|block| core.arena.add_buffer(addr, block.allocated_bytes)).is_some()
-                });
-            if kept {
-                return Ok((arena, addr));
-            }
-            super::entry::free(self.device.platform, addr, Some(stream));
-            Err(PoolError::NotHere { option: "buffer", rule: "the pool borrows its memory, or has guards" })
-        });
-        made.unwrap_or(Err(unusable))
     }
 
     /// Ends a run of a step on every stream, and makes plans where it agreed with an earlier one. Nothing is

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use mempool_arena::Policy;
 
@@ -52,6 +52,8 @@ pub(crate) struct DeviceState {
     idle_before: AtomicU64,
     /// Streams in capture. While there are any, nobody may wait for the whole context.
     pub(super) captures: Lock<BTreeMap<StreamId, Stream>>,
+    /// There are, or were, buffers that may move.
+    pub(super) moving_buffers: AtomicBool,
     /// What is set when the graphs of recent captures are gone.
     pub(super) graphs: Lock<Vec<(CaptureId, GraphToken)>>,
     pub(super) last_oom: Lock<Option<OomReport>>,
@@ -97,6 +99,7 @@ impl DeviceState {
             epoch: AtomicU64::new(1),
             idle_before: AtomicU64::new(1),
             captures: Lock::new(BTreeMap::new()),
+            moving_buffers: AtomicBool::new(false),
             graphs: Lock::new(Vec::new()),
             last_oom: Lock::new(None),
             guard_reports: Lock::new(Vec::new()),
@@ -310,6 +313,22 @@ impl DeviceState {
         let token = if taken.is_ok() { token } else { GraphToken::default() };
         graphs.push((capture, GraphToken::clone(&token)));
         token
+    }
+
+    /// Whether a graph lives that may have been captured while buffers were held, or such a capture goes on.
+    pub(crate) fn has_graphs(&self) -> bool {
+        let mut graphs = self.graphs.lock();
+        graphs.retain(|(_, gone)| !gone.load(Ordering::Acquire));
+        !graphs.is_empty() || self.platform.capture_moment().recording
+    }
+
+    /// From now on graphs are known when their captures end.
+    pub(crate) fn note_moving_buffers(&self) {
+        self.moving_buffers.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_moving_buffers(&self) -> bool {
+        self.moving_buffers.load(Ordering::Acquire)
     }
 
     /// Tells a recording of the blocks that are live in all pools.

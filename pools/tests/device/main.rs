@@ -3,6 +3,7 @@
 mod support;
 
 mod basics;
+mod buffer_sets;
 mod buffers;
 mod edges;
 mod expected;
@@ -10,6 +11,7 @@ mod expected;
 mod gpu;
 mod guards;
 mod moving;
+mod moving_program;
 mod program;
 mod pytorch;
 mod random;

@@ -1,5 +1,6 @@
 //! The random programs find planted faults: each in a process of its own that is made wrong.
 
+mod moving_program;
 mod program;
 mod world;
 
@@ -7,6 +8,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use mempool_pools::device::fault::{Fault, plant};
+use proptest::arbitrary::any;
+use proptest::collection::vec;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -24,9 +27,12 @@ fn programs_until_wrong() -> Option<(u64, String)> {
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     let ops = program::ops(false);
+    let moving_ops = vec(any::<moving_program::Op>(), 1..160);
     (1..=PROGRAMS).find_map(|seed| {
         let ops = ops.new_tree(&mut runner).expect("a program").current();
-        let wrong = program::run(Arc::new(SimulatedWorld::new(seed)), &ops);
+        let moving_ops = moving_ops.new_tree(&mut runner).expect("a program").current();
+        let mut wrong = program::run(Arc::new(SimulatedWorld::new(seed)), &ops);
+        wrong.extend(moving_program::run(seed, &moving_ops));
         wrong.into_iter().next().map(|first| (seed, first))
     })
 }

@@ -58,6 +58,7 @@ impl Machine {
 
     /// Ends a capture that nothing has broken.
     pub fn end_capture(&self, stream: Stream) -> Graph {
+        self.platform.capture_is_ending(stream);
         let graph = self.simulator.end_capture(stream);
         self.platform.capture_ends(stream);
         graph.expect("nothing ended the capture")

@@ -124,6 +124,7 @@ impl World for SimulatedWorld {
     }
 
     fn end_capture(&self, stream: Stream) -> Option<GraphId> {
+        self.platform.capture_is_ending(stream);
         let graph = self.simulator.end_capture(stream).ok();
         self.platform.capture_ends(stream);
         let mut graphs = self.graphs.lock().expect("one thread at a time");

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::state::{self, State};
 use super::{Access, Simulator, error};
@@ -92,6 +93,14 @@ impl Driver for SimulatedDriver {
         self.with("create_event", |state| Ok(state.create_event()))
     }
 
+    fn create_timed_event(&self) -> DriverResult<Event> {
+        self.create_event()
+    }
+
+    fn elapsed(&self, start: Event, end: Event) -> DriverResult<Option<Duration>> {
+        self.with("elapsed", |state| state.elapsed(start, end))
+    }
+
     fn destroy_event(&self, event: Event) -> DriverResult<()> {
         self.with("destroy_event", |state| state.destroy_event(event))
     }
@@ -154,6 +163,14 @@ impl Driver for SimulatedDriver {
 
     fn memory_info(&self) -> DriverResult<(usize, usize)> {
         self.with("memory_info", |state| state.current_memory_info())
+    }
+
+    fn copy(&self, from: usize, to: usize, bytes: usize, stream: Stream) -> DriverResult<()> {
+        self.with("copy", |state| {
+            state.launch(stream, &[Access::read(from, bytes, 0), Access::write(to, bytes, 0)])?;
+            state.copy_contents(from, to, bytes);
+            Ok(())
+        })
     }
 
     fn fill(&self, addr: usize, bytes: usize, value: u8, stream: Stream) -> DriverResult<()> {

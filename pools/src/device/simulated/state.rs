@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::captures::{Capture, GraphState};
 use super::clock::Clock;
@@ -66,6 +67,8 @@ pub(crate) struct StreamState {
 struct EventState {
     clock: Clock,
     capture: Option<u64>,
+    /// How long all work takes that was queued before.
+    time: Duration,
 }
 
 #[derive(Debug)]
@@ -76,8 +79,14 @@ struct DeviceMemory {
     legacy: u64,
 }
 
+/// How long work takes, beside what it touches, and how fast it touches that.
+const LAUNCH_TIME: Duration = Duration::from_micros(2);
+const BYTES_PER_NANOSECOND: u64 = 1000;
+
 #[derive(Debug)]
 pub(crate) struct State {
+    /// How long all work takes that was queued.
+    time: Duration,
     random: u64,
     capacity_bytes: usize,
     pub(crate) page_bytes: Option<usize>,
@@ -107,6 +116,7 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(options: &SimulatorBuilder) -> Self {
         let mut state = Self {
+            time: Duration::ZERO,
             random: options.seed,
             capacity_bytes: options.capacity_bytes,
             page_bytes: options.page_bytes,
@@ -270,6 +280,8 @@ impl State {
         let state = self.streams.get_mut(&id).expect("resolved");
         state.clock = clock.clone();
         state.work.push(clock.clone());
+        let bytes: usize = accesses.iter().map(|access| access.bytes).sum();
+        self.time += LAUNCH_TIME + Duration::from_nanos(bytes as u64 / BYTES_PER_NANOSECOND);
         for access in accesses {
             self.touch(id, number, &clock, access, own);
         }
@@ -423,8 +435,10 @@ impl State {
         let id = self.resolve("record_event", stream)?;
         let state = &self.streams[&id];
         let recorded = match state.capture {
-            Some(capture) => EventState { clock: state.capture_clock.clone(), capture: Some(capture) },
-            None => EventState { clock: self.next_clock(id), capture: None },
+            Some(capture) => {
+                EventState { clock: state.capture_clock.clone(), capture: Some(capture), time: self.time }
+            }
+            None => EventState { clock: self.next_clock(id), capture: None, time: self.time },
         };
         let known = self.events.get_mut(&event.0).ok_or(error("record_event", 400))?;
         *known = recorded;
@@ -436,6 +450,15 @@ impl State {
         self.progress();
         let state = self.events.get(&event.0).ok_or(error("event_done", 400))?;
         Ok(state.capture.is_none() && self.is_complete(&state.clock))
+    }
+
+    /// As if all streams worked one after the other.
+    pub(crate) fn elapsed(&mut self, start: Event, end: Event) -> DriverResult<Option<Duration>> {
+        self.forbidden_in_capture("elapsed")?;
+        let find = |event: Event| self.events.get(&event.0).ok_or(error("elapsed", 400));
+        let (start, end) = (find(start)?, find(end)?);
+        let done = [start, end].iter().all(|event| event.capture.is_none() && self.is_complete(&event.clock));
+        Ok(done.then(|| end.time.saturating_sub(start.time)))
     }
 
     pub(crate) fn wait_for_event(&mut self, event: Event) -> DriverResult<()> {
@@ -521,6 +544,17 @@ impl State {
         let runs = self.contents.range(..end).filter(|(start, (len, _))| **start + len > addr);
         for (&start, &(len, value)) in runs {
             into[start.max(addr) - addr..(start + len).min(end) - addr].fill(value);
+        }
+    }
+
+    pub(crate) fn copy_contents(&mut self, from: usize, to: usize, bytes: usize) {
+        let end = from + bytes;
+        let runs = self.contents.range(..end).filter(|(start, (len, _))| **start + len > from);
+        let runs: Vec<(usize, usize, u8)> =
+            runs.map(|(&start, &(len, value))| (start.max(from), (start + len).min(end), value)).collect();
+        self.set_contents(to, bytes, 0);
+        for (start, stop, value) in runs {
+            self.set_contents(to + (start - from), stop - start, value);
         }
     }
 
