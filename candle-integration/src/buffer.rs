@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Shape, Tensor};
 use mempool_pools::BufferStats;
 
 use crate::address;
+use crate::contents::Contents;
 use crate::device::Backing;
 use crate::error::{Error, Result};
 use crate::pool::MemPool;
@@ -54,6 +55,8 @@ pub struct Buffer {
     shape: Shape,
     dtype: DType,
     fits: Fits,
+    /// What was written last, and to which block.
+    last: Option<(usize, Contents)>,
 }
 
 impl MemPool {
@@ -77,8 +80,23 @@ impl MemPool {
 
 impl Buffer {
     fn new(pool: &MemPool, shape: Shape, dtype: DType, fits: Fits) -> Result<Self> {
-        let mut buffer = Self { blocks: Vec::new(), pool: pool.clone(), shape, dtype, fits };
+        let mut buffer = Self { blocks: Vec::new(), pool: pool.clone(), shape, dtype, fits, last: None };
         buffer.add_block()?;
+        Ok(buffer)
+    }
+
+    /// A buffer of a set, for results of this shape or up to it.
+    pub(crate) fn in_set(
+        pool: &MemPool,
+        set: &mut mempool_pools::BufferSet,
+        shape: Shape,
+        dtype: DType,
+        may_be_smaller: bool,
+    ) -> Result<Self> {
+        let fits = if may_be_smaller { Fits::UpTo } else { Fits::Exactly };
+        let mut buffer = Self { blocks: Vec::new(), pool: pool.clone(), shape, dtype, fits, last: None };
+        let block = set.add(buffer.bytes()?)?;
+        buffer.blocks.push(block);
         Ok(buffer)
     }
 
@@ -95,17 +113,16 @@ impl Buffer {
     }
 
     fn add_block(&mut self) -> Result<()> {
-        let product = self
-            .shape
-            .dims()
-            .iter()
-            .try_fold(self.dtype.size_in_bytes(), |bytes, &dim| bytes.checked_mul(dim));
-        let Some(bytes) = product else {
-            return Err(Error::BufferShape { expected: self.shape.dims().to_vec(), got: Vec::new() });
-        };
-        let block = Backing::of(&self.pool.device)?.buffer(&self.pool, bytes)?;
+        let block = Backing::of(&self.pool.device)?.buffer(&self.pool, self.bytes()?)?;
         self.blocks.push(block);
         Ok(())
+    }
+
+    /// Bytes of the largest result.
+    fn bytes(&self) -> Result<usize> {
+        let mut dims = self.shape.dims().iter();
+        let product = dims.try_fold(self.dtype.size_in_bytes(), |bytes, &dim| bytes.checked_mul(dim));
+        product.ok_or_else(|| Error::BufferShape { expected: self.shape.dims().to_vec(), got: Vec::new() })
     }
 
     /// The shape of results, or the largest.
@@ -145,6 +162,7 @@ impl Buffer {
         let free = self.blocks.iter().position(mempool_pools::Buffer::is_free).unwrap_or(0);
         let block = &mut self.blocks[free];
         let (result, written) = block.write(f)?;
+        self.last = None;
         let result = result.map_err(Error::candle)?;
         self.check(&result)?;
         if result.elem_count() == 0 {
@@ -155,11 +173,26 @@ impl Buffer {
         let bytes = result.elem_count() * self.dtype.size_in_bytes();
         // A view cannot be placed as it is.
         let whole = address::of_whole(&result);
-        if block.settle(written, whole.unwrap_or(0))? {
-            return Ok(result);
-        }
-        let copy = block.place_next(bytes, || result.force_contiguous())?.map_err(Error::candle)?;
-        if address::of_whole(&copy) == Some(block.addr()) { Ok(copy) } else { Err(Error::BufferDevice) }
+        let result = if block.settle(written, whole.unwrap_or(0))? {
+            result
+        } else {
+            block.place_next(bytes, || result.force_contiguous())?.map_err(Error::candle)?
+        };
+        let contents = Contents::of(&result, block).ok_or(Error::BufferDevice)?;
+        self.last = Some((free, contents));
+        Ok(result)
+    }
+
+    /// The last result again, after it was dropped: the buffer keeps what it holds until it is written. In-place
+    /// operations on it change what the buffer holds.
+    ///
+    /// # Errors
+    /// [`Error::BufferEmpty`] when nothing was written, or the last write failed;
+    /// [`PoolError::BufferInUse`](mempool_pools::PoolError::BufferInUse) in [`Error::Pool`] while the result is held;
+    /// [`Error::BufferDevice`] on a thread whose stream is another one.
+    pub fn tensor(&mut self) -> Result<Tensor> {
+        let Some((block, contents)) = &self.last else { return Err(Error::BufferEmpty) };
+        contents.tensor(&mut self.blocks[*block], &self.pool.device)
     }
 
     fn check(&self, result: &Tensor) -> Result<()> {

@@ -43,6 +43,9 @@ pub enum Error {
     /// A result on another device than its buffer, or computed by another stream.
     #[error("the result is another device's or another stream's than the buffer")]
     BufferDevice,
+    /// A buffer that holds nothing.
+    #[error("nothing was written to the buffer, or its last write failed")]
+    BufferEmpty,
     /// A name that a set of buffers has already.
     #[error("there is a buffer {name:?} already")]
     BufferExists {

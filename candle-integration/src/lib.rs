@@ -30,6 +30,7 @@ mod address;
 mod buffer;
 mod buffer_set;
 mod captured;
+mod contents;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod cuda;
 mod device;
@@ -50,10 +51,11 @@ pub use mempool_pools::cuda::set_event_reuse;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use mempool_pools::device::{OomReport, PoolDevice};
 pub use mempool_pools::{
-    ArenaError, BucketStats, BufferStats, Conf, ConfError, DEFAULT_THRESHOLD_BYTES, Instrumented, Margin,
-    Mode, Policy, PoolAllocator, PoolError, PoolOptions, PoolSize, PoolStats, Propagation, ScopeGuard, Stat,
-    Stats, StepArena, StepArenaError, StepPlanStats, StepStats, TraceSummary, Violation, bucket_of,
-    mark_step, propagate, set_huge_pages, without_pools,
+    ArenaError, BucketStats, BufferStats, Compaction, CompactionOptions, CompactionStats, Conf, ConfError,
+    DEFAULT_THRESHOLD_BYTES, HeapStats, Instrumented, Margin, Mode, Policy, PoolAllocator, PoolError,
+    PoolOptions, PoolSize, PoolStats, Propagation, ScopeGuard, Stat, Stats, StepArena, StepArenaError,
+    StepPlanStats, StepStats, TraceSummary, Violation, bucket_of, mark_step, propagate, set_huge_pages,
+    without_pools,
 };
 pub use out::{AdamW, AdamWParams, ConvParams, Sgd, TensorOut, cat_out};
 pub use pool::{MemPool, MemPoolBuilder, available_bytes, default_pool, empty_cache, with_pool};

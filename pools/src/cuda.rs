@@ -30,6 +30,7 @@ use std::sync::{Arc, OnceLock};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
 
 use crate::buffer::Buffer;
+use crate::buffer_set::BufferSet;
 use crate::device::{Context, Platform, PoolDevice, Stream};
 use crate::error::PoolError;
 use crate::pool::MemPool;
@@ -99,6 +100,13 @@ pub fn address_of<T>(slice: &CudaSlice<T>) -> usize {
 /// As [`MemPool::buffer_on`].
 pub fn buffer(pool: &MemPool, bytes: usize, stream: &Arc<CudaStream>) -> Result<Buffer, PoolError> {
     pool.buffer_on(bytes, Stream(stream.cu_stream().expose_provenance()))
+}
+
+/// Buffers that may move, of a pool of the stream's device, to be written by work of `stream`. The per-thread default
+/// stream is the calling thread's.
+#[must_use]
+pub fn buffer_set(pool: &MemPool, stream: &Arc<CudaStream>) -> BufferSet {
+    BufferSet::new_on(pool, Stream(stream.cu_stream().expose_provenance()))
 }
 
 pub use events::set_event_reuse;

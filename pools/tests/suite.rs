@@ -1,6 +1,7 @@
 //! What pools promise, run over each inner allocator.
 
 mod allocator;
+mod buffer_sets;
 mod buffers;
 mod contents;
 mod lifetime;

@@ -1,5 +1,6 @@
 //! candle inside pools: unmodified models, bit for bit the same as without.
 
+mod buffer_sets;
 mod buffers;
 mod devices;
 mod models;

@@ -3,6 +3,8 @@
 //! The tests share one device and look at its free memory, so they run one after the other:
 //! each takes [`alone`].
 
+#[path = "../candle/buffer_sets.rs"]
+mod buffer_sets;
 #[path = "../candle/buffers.rs"]
 mod buffers;
 mod captured;

@@ -1,0 +1,112 @@
+//! Buffers that may move: they keep what they hold, and stay where somebody knows them.
+
+use std::os::unix::fs::FileExt;
+
+use mempool_pools::{Buffer, BufferSet, CompactionOptions, MemPool, PoolError};
+
+use crate::suite::BIG as MIB;
+
+/// Fills a buffer, and lets go of it.
+fn fill(buffer: &mut Buffer, value: u8) {
+    let len = buffer.bytes();
+    let held = buffer.place_next(len, || vec_of(value, len)).unwrap();
+    assert_eq!(held.as_ptr().addr(), buffer.addr());
+}
+
+/// As `vec![value; len]`, which may ask for zeroed memory.
+fn vec_of(value: u8, len: usize) -> Vec<u8> {
+    let mut all = Vec::with_capacity(len);
+    all.resize(len, value);
+    all
+}
+
+/// What memory holds that nobody has.
+fn holds(buffer: &Buffer, value: u8) -> bool {
+    let mut contents = vec![0; buffer.bytes()];
+    let memory = std::fs::File::open("/proc/self/mem").unwrap();
+    memory.read_exact_at(&mut contents, buffer.addr() as u64).unwrap();
+    contents.iter().all(|&byte| byte == value)
+}
+
+#[test]
+fn moved_buffers_hold_what_they_held() {
+    let pool = MemPool::new().unwrap();
+    let mut set = BufferSet::new(&pool);
+    set.reserve(16 * MIB).unwrap();
+    let mut buffers: Vec<Buffer> = [1, 3, 2, 1, 4].iter().map(|mib| set.add(mib * MIB).unwrap()).collect();
+    for (value, buffer) in (1..).zip(&mut buffers) {
+        fill(buffer, value);
+    }
+    let held_at = buffers[3].addr();
+    let held = buffers[3].place_next(MIB, || vec_of(40, MIB)).unwrap();
+    buffers.remove(0);
+    assert!(set.fragmentation() > 0.08);
+    let done = set.defrag_if(|fragmentation| fragmentation > 0.08).unwrap().unwrap();
+    assert_eq!((done.moved, done.held), (2, 1));
+    assert_eq!((buffers[2].addr(), held.as_ptr().addr()), (held_at, held_at));
+    drop(held);
+    for (value, buffer) in [2, 3, 40, 5].into_iter().zip(&buffers) {
+        assert!(holds(buffer, value), "{value}");
+    }
+    pool.validate().unwrap();
+}
+
+#[test]
+fn a_set_and_its_buffers_end_in_any_order() {
+    for order in 0..3 {
+        let pool = MemPool::new().unwrap();
+        let stats = pool.clone();
+        let mut set = BufferSet::new(&pool);
+        let mut buffer = set.add(MIB).unwrap();
+        let held = buffer.place_next(MIB, || vec_of(7, MIB)).unwrap();
+        match order {
+            0 => drop((set, buffer, pool)),
+            1 => drop((pool, buffer, set)),
+            _ => drop((buffer, pool, set)),
+        }
+        assert!(held.iter().all(|&byte| byte == 7));
+        assert_eq!(stats.stats().blocks.current, 1, "what is held keeps its block");
+        drop(held);
+        assert_eq!(stats.stats().blocks.current, 0);
+        stats.validate().unwrap();
+    }
+}
+
+#[test]
+fn a_pool_at_its_limit_moves_buffers_where_that_is_wanted() {
+    for on_oom in [false, true] {
+        let pool = MemPool::builder().limit(32 * MIB).build().unwrap();
+        let mut set = BufferSet::new(&pool);
+        set.set_options(CompactionOptions { on_oom, ..CompactionOptions::default() }).unwrap();
+        set.reserve(30 * MIB).unwrap();
+        let mut buffers: Vec<Buffer> = (0..6).map(|_| set.add(5 * MIB).unwrap()).collect();
+        for (value, buffer) in (1..).zip(&mut buffers) {
+            fill(buffer, value);
+        }
+        buffers =
+            buffers.into_iter().enumerate().filter(|(k, _)| k % 2 == 1).map(|(_, buffer)| buffer).collect();
+        drop(pool.with(|| vec_of(1, 12 * MIB)));
+        assert_eq!(pool.stats().overflow_count, u64::from(!on_oom), "on_oom: {on_oom}");
+        for (value, buffer) in [2, 4, 6].into_iter().zip(&buffers) {
+            assert!(holds(buffer, value));
+        }
+        pool.validate().unwrap();
+    }
+}
+
+#[test]
+fn trim_gives_back_what_lies_behind_the_buffers() {
+    let pool = MemPool::new().unwrap();
+    let mut set = BufferSet::new(&pool);
+    set.reserve(64 * MIB).unwrap();
+    let mut buffer = set.add(MIB).unwrap();
+    fill(&mut buffer, 3);
+    let before = pool.stats().reserved.current;
+    assert!(pool.trim().unwrap() >= 48 * MIB, "of {before}");
+    assert!(holds(&buffer, 3));
+    let mut again = set.add(8 * MIB).unwrap();
+    fill(&mut again, 4);
+    assert!(holds(&buffer, 3) && holds(&again, 4));
+    assert!(matches!(set.add(usize::MAX), Err(PoolError::Arena(_))));
+    pool.validate().unwrap();
+}
