@@ -1,6 +1,6 @@
 //! Buffers with names.
 
-use candle_core::{DType, Device, Shape, Tensor};
+use candle_core::{DType, Shape, Tensor};
 use mempool_pools::{Compaction, CompactionOptions, CompactionStats, HeapStats};
 
 use crate::buffer::Buffer;
@@ -75,8 +75,10 @@ impl BufferSet {
     pub fn new(pool: &MemPool) -> Self {
         let set = match &pool.device {
             #[cfg(all(feature = "cuda", target_os = "linux"))]
-            Device::Cuda(cuda) => mempool_pools::cuda::buffer_set(&pool.pool, &cuda.cuda_stream()),
-            Device::Cpu | Device::Cuda(_) | Device::Metal(_) => mempool_pools::BufferSet::new(&pool.pool),
+            candle_core::Device::Cuda(cuda) => {
+                mempool_pools::cuda::buffer_set(&pool.pool, &cuda.cuda_stream())
+            }
+            _ => mempool_pools::BufferSet::new(&pool.pool),
         };
         Self { pool: pool.clone(), set, buffers: Vec::new() }
     }
