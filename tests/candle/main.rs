@@ -3,6 +3,7 @@
 mod buffer_sets;
 mod buffers;
 mod devices;
+mod growth;
 mod models;
 mod out;
 mod placement;
