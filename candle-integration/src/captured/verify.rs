@@ -134,3 +134,61 @@ pub(super) fn compare(first: &[&Tensor], second: &[&Tensor], replayed: &[&Tensor
     let outputs = (0..count).map(check).collect::<candle_core::Result<_>>().map_err(Error::candle)?;
     Ok(Verification { outputs })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(first: &[&Tensor], second: &[&Tensor], replayed: &[&Tensor]) -> Vec<OutputCheck> {
+        compare(first, second, replayed).unwrap().outputs
+    }
+
+    fn tensor<T: candle_core::WithDType>(values: &[T]) -> Tensor {
+        Tensor::new(values, &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn what_differs_is_counted_with_its_largest_difference() {
+        let (expected, other) = (tensor(&[1.0_f32, 2.0, 3.0]), tensor(&[1.0_f32, 2.5, 1.0]));
+        let frozen = OutputCheck::Frozen { differing: 2, elements: 3, largest_difference: 2.0 };
+        assert_eq!(check(&[&expected], &[&expected], &[&other]), [frozen]);
+        assert_eq!(check(&[&expected], &[&other], &[&other]), [OutputCheck::Unsteady]);
+        assert_eq!(
+            check(&[&expected, &other], &[&expected, &other], &[&expected, &other]),
+            [OutputCheck::Same, OutputCheck::Same]
+        );
+    }
+
+    #[test]
+    fn integers_are_compared_where_floats_cannot_tell_them_apart() {
+        let (one, other) = (tensor(&[1_i64 << 60]), tensor(&[(1_i64 << 60) + 1]));
+        let frozen = check(&[&one], &[&one], &[&other]);
+        assert!(matches!(frozen[..], [OutputCheck::Frozen { differing: 1, elements: 1, .. }]), "{frozen:?}");
+    }
+
+    #[test]
+    fn numbers_are_compared_by_their_bits() {
+        let (nan, zero, minus) = (tensor(&[f32::NAN]), tensor(&[0.0_f32]), tensor(&[-0.0_f32]));
+        assert_eq!(check(&[&nan], &[&nan], &[&nan]), [OutputCheck::Same]);
+        assert!(matches!(
+            check(&[&zero], &[&zero], &[&minus])[..],
+            [OutputCheck::Frozen { differing: 1, .. }]
+        ));
+        let half = tensor(&[1.5_f32]).to_dtype(DType::F16).unwrap();
+        assert_eq!(check(&[&half], &[&tensor(&[1.5_f32])], &[&half]), [OutputCheck::Unsteady]);
+    }
+
+    #[test]
+    fn an_output_that_a_run_lacks_is_told() {
+        let (one, pair) = (tensor(&[1.0_f32]), tensor(&[1.0_f32, 2.0]));
+        assert_eq!(check(&[&one], &[], &[&one]), [OutputCheck::Unsteady]);
+        assert_eq!(check(&[], &[], &[&one]), [OutputCheck::Unsteady]);
+        for replayed in [&[][..], &[&one][..]] {
+            let frozen = check(&[&pair], &[&pair], replayed);
+            assert!(
+                matches!(frozen[..], [OutputCheck::Frozen { differing: 2, elements: 2, .. }]),
+                "{frozen:?}"
+            );
+        }
+    }
+}
