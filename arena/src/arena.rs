@@ -7,6 +7,7 @@ use crate::buffer_heap::BufferHeaps;
 use crate::error::ArenaError;
 use crate::in_advance::{allocate_growing, take_for_a_start};
 use crate::invariant::Violation;
+use crate::layout::{MappedSegment, lay_out};
 use crate::placement::{LiveBlock, Placed, Placement};
 use crate::range::AddressRange;
 use crate::request::Request;
@@ -210,6 +211,14 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
     #[must_use]
     pub fn mapped_ranges(&self) -> Vec<AddressRange> {
         self.placement.mapped_ranges()
+    }
+
+    /// What lies where: mapped memory, cut by its blocks. Walks all of them.
+    #[must_use]
+    pub fn layout(&self) -> Vec<MappedSegment> {
+        let owned = self.placement.live_blocks().into_iter().map(|block| (block, self.keeps(block.addr)));
+        let inner = self.steps.live_blocks().chain(self.heaps.live_blocks()).collect();
+        lay_out(self.placement.mapped_ranges(), owned.collect(), inner)
     }
 
     /// See [`Placement::stats`].

@@ -2,6 +2,8 @@
 
 use std::ops::Sub;
 
+use serde::{Deserialize, Serialize};
+
 /// Number of size buckets: bucket `k` counts requests of `[2^k, 2^(k+1))` bytes.
 pub const BUCKET_COUNT: usize = usize::BITS as usize;
 
@@ -13,7 +15,7 @@ pub const fn bucket_of(size_bytes: usize) -> usize {
 }
 
 /// One figure: its value now, the highest it was, and what went in and out over the run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stat {
     /// The value now.
     pub current: usize,
@@ -57,7 +59,7 @@ impl Stat {
 }
 
 /// Requests of one size bucket.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketStats {
     /// Served from memory that was mapped already.
     pub hits: u64,
@@ -68,7 +70,7 @@ pub struct BucketStats {
 /// The figures of one placement. Sizes are bytes.
 ///
 /// `requested <= allocated <= active <= reserved` holds for the current values.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// What callers asked for.
     pub requested: Stat,
@@ -93,6 +95,7 @@ pub struct Stats {
     /// Requests that could not be served.
     pub failures: u64,
     /// Hits and misses by [`bucket_of`] the requested size.
+    #[serde(with = "buckets")]
     pub buckets: Box<[BucketStats; BUCKET_COUNT]>,
     /// Calls of upstream's `map`.
     pub map_calls: u64,
@@ -286,5 +289,26 @@ impl Sub for BucketStats {
     /// What was counted since `earlier`.
     fn sub(self, earlier: Self) -> Self {
         Self { hits: self.hits - earlier.hits, misses: self.misses - earlier.misses }
+    }
+}
+
+/// Size buckets as a sequence, which serde derives for short arrays only.
+mod buckets {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{BUCKET_COUNT, BucketStats};
+
+    type Buckets = Box<[BucketStats; BUCKET_COUNT]>;
+
+    pub(super) fn serialize<S: Serializer>(buckets: &Buckets, serializer: S) -> Result<S::Ok, S::Error> {
+        buckets.as_slice().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Buckets, D::Error> {
+        let buckets = Vec::<BucketStats>::deserialize(deserializer)?;
+        let count = buckets.len();
+        let wrong = || D::Error::custom(format!("{count} size buckets, where there are {BUCKET_COUNT}"));
+        buckets.into_boxed_slice().try_into().map_err(|_| wrong())
     }
 }

@@ -50,12 +50,14 @@ pub use error::{CandleError, Error, Result};
 pub use mempool_pools::cuda::set_event_reuse;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use mempool_pools::device::{OomReport, PoolDevice};
+/// What lies where in all pools of the process, and the types that say it.
+pub use mempool_pools::snapshot;
 pub use mempool_pools::{
     ArenaError, BucketStats, BufferStats, Compaction, CompactionOptions, CompactionStats, Conf, ConfError,
     DEFAULT_THRESHOLD_BYTES, HeapStats, Instrumented, Margin, Mode, Policy, PoolAllocator, PoolError,
-    PoolOptions, PoolSize, PoolStats, Propagation, ScopeGuard, Stat, Stats, StepArena, StepArenaError,
-    StepPlanStats, StepStats, TraceSummary, Violation, bucket_of, mark_step, propagate, set_huge_pages,
-    without_pools,
+    PoolOptions, PoolSize, PoolStats, Propagation, ScopeGuard, Snapshot, Stat, Stats, StepArena,
+    StepArenaError, StepPlanStats, StepStats, TraceSummary, Violation, bucket_of, mark_step, propagate,
+    set_huge_pages, without_pools,
 };
 pub use out::{AdamW, AdamWParams, ConvParams, Sgd, TensorOut, cat_out};
 pub use pool::{MemPool, MemPoolBuilder, available_bytes, default_pool, empty_cache, with_pool};

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::path::Path;
 
 use candle_core::Device;
-use mempool_pools::{Conf, Instrumented, Margin, Policy, PoolStats, ScopeGuard, Violation};
+use mempool_pools::{Conf, Instrumented, Margin, Policy, PoolStats, ScopeGuard, Snapshot, Violation};
 
 use crate::device::Backing;
 use crate::error::Result;
@@ -106,6 +106,31 @@ impl MemPool {
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         self.pool.stats()
+    }
+
+    /// What lies where in the pool: the block of each tensor, what is free, mapped, kept. [`Snapshot::dump`] writes it for
+    /// PyTorch's viewers. [`snapshot`](fn@crate::snapshot) looks at all pools.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_mempool::{MemPool, PoolAllocator};
+    /// # #[global_allocator]
+    /// # static ALLOC: PoolAllocator = PoolAllocator::new();
+    /// # fn main() -> candle_core::Result<()> {
+    /// let pool = MemPool::new(&Device::Cpu)?;
+    /// let x = pool.with(|| Tensor::ones((1024, 1024), DType::F32, &Device::Cpu))?;
+    /// let snapshot = pool.snapshot();
+    /// assert_eq!(snapshot.segments.iter().map(|segment| segment.requested_size).sum::<usize>(), 4 << 20);
+    /// let path = std::env::temp_dir().join("candle.pickle");
+    /// snapshot.dump(&path).map_err(candle_mempool::Error::from)?; // python -m torch.cuda._memory_viz stats candle.pickle
+    /// # std::fs::remove_file(path)?;
+    /// # drop(x);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.pool.snapshot()
     }
 
     /// Forgets the peaks of all figures.

@@ -9,11 +9,12 @@
 
 mod service;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use candle_core::Device;
-use candle_mempool::{BufferSet, CompactionOptions, MemPool, PoolAllocator};
+use candle_mempool::{BufferSet, CompactionOptions, MemPool, PoolAllocator, snapshot};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use mempool_examples::{human_bytes, median_ms};
@@ -41,6 +42,9 @@ struct Args {
     /// Share of the time that moving may take.
     #[arg(long, default_value_t = 0.05)]
     budget: f64,
+    /// Write what lies where at the end into this file, for PyTorch's viewers.
+    #[arg(long)]
+    snapshot: Option<PathBuf>,
     /// Run on the CPU although there is a GPU.
     #[arg(long)]
     cpu: bool,
@@ -123,5 +127,9 @@ fn main() -> Result<()> {
         100.0 * stats.share(),
         100.0 * args.budget,
     );
+    if let Some(path) = &args.snapshot {
+        snapshot().dump(path)?;
+        println!("what lies where is in {}", path.display());
+    }
     Ok(())
 }

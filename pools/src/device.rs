@@ -48,6 +48,7 @@ use crate::error::PoolError;
 use crate::pool::MemPool;
 use crate::recording::{self, Scope, TraceRecording};
 use crate::registry;
+use crate::snapshot::{Collector, Snapshot};
 use crate::thread_state::inside;
 
 /// Tells devices apart, over all platforms of the process.
@@ -124,6 +125,16 @@ impl PoolDevice {
         inside(|| {
             let scope = Scope { device: Some(self.state.id), pool_id: None };
             recording::start(scope, path, |recording| self.state.list_live(recording))
+        })
+    }
+
+    /// What lies where in all pools of the device.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        inside(|| {
+            let mut collector = Collector::new();
+            collector.add_device(self.state);
+            collector.finish()
         })
     }
 

@@ -119,6 +119,16 @@ pub enum PoolError {
         /// The system's error, or the line that is no event.
         reason: String,
     },
+    /// A snapshot cannot be written.
+    #[error("the snapshot {path:?} cannot be written: {reason}")]
+    Snapshot {
+        /// The file.
+        path: PathBuf,
+        /// The kind of the system's error.
+        kind: std::io::ErrorKind,
+        /// The system's error.
+        reason: String,
+    },
     /// The size that a recorded run needs cannot be told.
     #[error("no size follows from the trace: {reason}")]
     Sizing {

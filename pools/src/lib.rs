@@ -51,6 +51,7 @@ mod registry;
 mod scope;
 mod sizing;
 mod slot;
+pub mod snapshot;
 mod stats;
 mod steering;
 mod step;
@@ -71,12 +72,13 @@ pub use mempool_arena::{
 };
 pub use options::PoolOptions;
 pub use pool::{MemPool, with_pool};
-pub use process::{available_bytes, default_pool, empty_cache, mark_step, record_trace};
+pub use process::{available_bytes, default_pool, empty_cache, mark_step, record_trace, snapshot};
 #[doc(hidden)]
 pub use process::{default_pool_for, record_trace_for};
 pub use propagate::{Propagation, propagate};
 pub use recording::{TraceRecording, TraceSummary};
 pub use scope::{ScopeGuard, without_pools};
 pub use sizing::PoolSize;
+pub use snapshot::Snapshot;
 pub use stats::{PoolStats, StepStats};
 pub use step::StepPlan;

@@ -14,6 +14,7 @@ use crate::recording::{self, Scope, TraceRecording};
 use crate::registry;
 use crate::scope::{self, ScopeGuard, Target};
 use crate::slot::Slot;
+use crate::snapshot::{Collector, Snapshot};
 use crate::stats::PoolStats;
 use crate::step::StepPlan;
 use crate::thread_state::inside;
@@ -211,6 +212,19 @@ impl MemPool {
             Place::Host(slot) => slot.stats(self.handle.id),
             Place::Device(slot) => inside(|| slot.stats()),
         }
+    }
+
+    /// What lies where in the pool. Walks all its blocks, under its lock.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        inside(|| {
+            let mut collector = Collector::new();
+            match self.handle.place {
+                Place::Host(slot) => collector.add_host_pool(slot),
+                Place::Device(slot) => collector.add_device_pool(slot),
+            }
+            collector.finish()
+        })
     }
 
     /// Forgets the peaks of all figures.

@@ -9,6 +9,7 @@ use crate::pool::MemPool;
 use crate::recording::{self, Scope, TraceRecording};
 use crate::sizing::Available;
 use crate::slot::Slot;
+use crate::snapshot::{Collector, Snapshot};
 use crate::thread_state::inside;
 use crate::{allocator, registry};
 
@@ -82,6 +83,18 @@ pub fn record_trace_for(
         recording::start(scope, path, |recording| {
             registry::for_each_slot(|slot| slot.list_live(recording));
         })
+    })
+}
+
+/// What lies where in all pools of the process: those of host memory and those of every device that has pools.
+#[must_use]
+pub fn snapshot() -> Snapshot {
+    inside(|| {
+        let mut collector = Collector::new();
+        registry::platforms().flat_map(Platform::devices).for_each(|device| collector.add_device(device));
+        collector.add_host();
+        registry::slots().for_each(|slot| collector.add_host_pool(slot));
+        collector.finish()
     })
 }
 

@@ -8,7 +8,9 @@ use std::fmt;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use mempool_arena::{AddressRange, Arena, ArenaError, Effort, Placed, Placement, Request, Violation};
+use mempool_arena::{
+    AddressRange, Arena, ArenaError, Effort, MappedSegment, Placed, Placement, Request, Violation,
+};
 
 use crate::buffer::Spot;
 use crate::host_copy;
@@ -370,25 +372,33 @@ impl Slot {
     }
 
     pub(crate) fn stats(&self, id: u64) -> PoolStats {
+        inside(|| self.read(id, |core| self.stats_of(core))).expect("a pool with a handle is open")
+    }
+
+    fn stats_of(&self, core: &mut Core) -> PoolStats {
         let (bypassed_count, bypassed_bytes) = self.bypassed.read();
         let (overflow_count, overflow_bytes) = self.overflowed.read();
-        let read = |core: &mut Core| {
-            core.arena.settle();
-            let stats = core.arena.stats().clone();
-            PoolStats {
-                name: core.name.clone(),
-                largest_free_bytes: core.arena.largest_free_bytes(),
-                // What overflowed went to the inner allocator too.
-                bypassed_count: bypassed_count + overflow_count,
-                bypassed_bytes: bypassed_bytes + overflow_bytes,
-                overflow_count,
-                overflow_bytes,
-                mapping_time: core.arena.upstream().mapping_time(),
-                last_step: core.last_step,
-                placement: stats,
-            }
-        };
-        inside(|| self.read(id, read)).expect("a pool with a handle is open")
+        core.arena.settle();
+        let stats = core.arena.stats().clone();
+        PoolStats {
+            name: core.name.clone(),
+            largest_free_bytes: core.arena.largest_free_bytes(),
+            // What overflowed went to the inner allocator too.
+            bypassed_count: bypassed_count + overflow_count,
+            bypassed_bytes: bypassed_bytes + overflow_bytes,
+            overflow_count,
+            overflow_bytes,
+            mapping_time: core.arena.upstream().mapping_time(),
+            last_step: core.last_step,
+            placement: stats,
+        }
+    }
+
+    /// Id, figures and layout of the pool that the slot holds.
+    pub(crate) fn look(&self) -> Option<(u64, PoolStats, Vec<MappedSegment>)> {
+        let mut guard = self.core.lock();
+        let core = guard.as_mut()?;
+        Some((core.id, self.stats_of(core), core.arena.layout()))
     }
 
     pub(crate) fn reset_peaks(&self, id: u64) {

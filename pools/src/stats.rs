@@ -4,9 +4,10 @@ use std::ops::{Deref, Sub};
 use std::time::Duration;
 
 use mempool_arena::Stats;
+use serde::{Deserialize, Serialize};
 
 /// Counters of one step, as [`mark_step`](crate::mark_step) ends it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepStats {
     /// Requests served from memory that was mapped already.
     pub hits: u64,
@@ -50,7 +51,7 @@ impl Sub for StepStats {
 
 /// Figures of a pool at one moment. Those of its placement ([`Stats`]: `requested`,
 /// `allocated`, `active`, `reserved`, `hits`, `misses` ...) are fields of this too.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolStats {
     /// The pool's name.
     pub name: String,

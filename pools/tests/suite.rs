@@ -8,8 +8,11 @@ mod lifetime;
 #[path = "recorded.rs"]
 mod recorded;
 mod recording;
+#[path = "recount.rs"]
+mod recount;
 mod scopes;
 mod sizing;
+mod snapshots;
 mod steps;
 mod threads;
 

@@ -22,6 +22,7 @@ use crate::device::guard::{self, Guarded, MARGIN_BYTES};
 use crate::device::platform::Allocation;
 use crate::device::state::DeviceState;
 use crate::device::thread_cache;
+use crate::device::upstream::Taking;
 use crate::error::PoolError;
 use crate::lock::Lock;
 use crate::options::Resolved;
@@ -169,6 +170,11 @@ impl PoolSlot {
     /// Whether each of its blocks has pages of its own.
     pub(crate) fn has_own_pages(&self) -> bool {
         self.core.lock().as_ref().is_some_and(|core| core.blocks.own_pages())
+    }
+
+    /// Whether it takes memory page by page.
+    pub(crate) fn maps_pages(&self) -> bool {
+        self.core.lock().as_ref().is_some_and(|core| core.blocks.taking() != Taking::Segments)
     }
 
     pub(crate) fn limit_bytes(&self) -> usize {
@@ -628,7 +634,7 @@ impl PoolSlot {
         self.stats_if_open().expect("a pool with a handle is open")
     }
 
-    fn stats_if_open(&'static self) -> Option<PoolStats> {
+    pub(crate) fn stats_if_open(&'static self) -> Option<PoolStats> {
         // The lock is held throughout, so that no arena moves into the past meanwhile.
         let guard = self.core.lock();
         let core = guard.as_ref()?;

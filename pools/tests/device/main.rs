@@ -22,4 +22,6 @@ mod shortage;
 mod sizing;
 mod steps;
 
+#[path = "../recount.rs"]
+mod recount;
 mod world;

@@ -2,6 +2,8 @@
 
 mod moving_program;
 mod program;
+#[path = "../recount.rs"]
+mod recount;
 mod world;
 
 use std::process::Command;

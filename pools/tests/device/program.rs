@@ -12,6 +12,7 @@ use mempool_pools::device::{Event, Stream};
 use mempool_pools::{MemPool, PoolError};
 use proptest::prelude::*;
 
+use crate::recount;
 use crate::world::{GraphId, World};
 
 const WORKERS: usize = 3;
@@ -686,8 +687,12 @@ impl Program {
             if said != live {
                 wrong.push(format!("pool {} says {said} bytes are live, and {live} are", pool.number));
             }
+            wrong
+                .extend(recount::check(&pool.pool).err().map(|rule| format!("pool {}: {rule}", pool.number)));
         }
-        let said = self.world.device().default_pool().stats().requested.current;
+        let default_pool = self.world.device().default_pool();
+        wrong.extend(recount::check(&default_pool).err());
+        let said = default_pool.stats().requested.current;
         let live = live(None, 0);
         if said != live {
             wrong.push(format!("the default pool says {said} bytes are live, and {live} are"));

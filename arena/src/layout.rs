@@ -1,0 +1,138 @@
+//! What lies where in an arena at one moment.
+
+use crate::placement::LiveBlock;
+use crate::range::AddressRange;
+
+/// A stretch of mapped memory that has one use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaidOut {
+    /// Where it is.
+    pub range: AddressRange,
+    /// What it is used for.
+    pub usage: Usage,
+}
+
+/// What a stretch of mapped memory is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Usage {
+    /// A live block that somebody asked for with so many bytes.
+    Live {
+        /// Bytes requested.
+        requested_bytes: usize,
+    },
+    /// A part that a planned step or a set of buffers has and does not use now.
+    Kept,
+    /// Free.
+    Free,
+}
+
+/// Mapped memory without gaps, cut into stretches in order of address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MappedSegment {
+    /// All of it.
+    pub range: AddressRange,
+    /// Its parts, which cover it.
+    pub parts: Vec<LaidOut>,
+}
+
+/// Cuts `mapped` into segments by the blocks in it. `owned` are the placement's own blocks, each with whether steps or
+/// buffers keep it; `inner` are the live blocks in those.
+pub(crate) fn lay_out(
+    mut mapped: Vec<AddressRange>,
+    owned: Vec<(LiveBlock, bool)>,
+    inner: Vec<LiveBlock>,
+) -> Vec<MappedSegment> {
+    mapped.retain(|range| !range.is_empty());
+    mapped.sort();
+    let live = |block: &LiveBlock| LaidOut {
+        range: AddressRange::new(block.addr, block.allocated_bytes),
+        usage: Usage::Live { requested_bytes: block.requested_bytes },
+    };
+    let mut used: Vec<LaidOut> =
+        owned.iter().filter(|(_, is_kept)| !is_kept).map(|(block, _)| live(block)).collect();
+    let mut inner: Vec<LaidOut> = inner.iter().map(live).collect();
+    inner.sort_by_key(|part| part.range);
+    for (block, _) in owned.iter().filter(|(_, is_kept)| *is_kept) {
+        let whole = AddressRange::new(block.addr, block.allocated_bytes);
+        let first = inner.partition_point(|part| part.range.start < whole.start);
+        let within = inner[first..].iter().take_while(|part| part.range.start < whole.end());
+        let within: Vec<LaidOut> = within.copied().collect();
+        let taken: Vec<AddressRange> = within.iter().map(|part| part.range).collect();
+        used.extend(within);
+        used.extend(whole.without(&taken).map(|range| LaidOut { range, usage: Usage::Kept }));
+    }
+    used.sort_by_key(|part| part.range);
+    let mut used = used.into_iter().peekable();
+    let mut segments: Vec<MappedSegment> = Vec::new();
+    for range in join(mapped) {
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        while let Some(part) = used.next_if(|part| part.range.start < range.end()) {
+            if part.range.start > at {
+                let free = AddressRange::between(at, part.range.start);
+                parts.push(LaidOut { range: free, usage: Usage::Free });
+            }
+            at = part.range.end();
+            parts.push(part);
+        }
+        if at < range.end() {
+            parts.push(LaidOut { range: AddressRange::between(at, range.end()), usage: Usage::Free });
+        }
+        segments.push(MappedSegment { range, parts });
+    }
+    segments
+}
+
+/// Ranges that follow each other without a gap become one.
+fn join(sorted: Vec<AddressRange>) -> Vec<AddressRange> {
+    let mut joined: Vec<AddressRange> = Vec::new();
+    for range in sorted {
+        match joined.last_mut() {
+            Some(last) if last.end() == range.start => last.len += range.len,
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(addr: usize, allocated_bytes: usize, requested_bytes: usize) -> LiveBlock {
+        LiveBlock { addr, requested_bytes, allocated_bytes }
+    }
+
+    fn parts(segment: &MappedSegment) -> Vec<(usize, usize, Usage)> {
+        segment.parts.iter().map(|part| (part.range.start, part.range.len, part.usage)).collect()
+    }
+
+    #[test]
+    fn parts_cover_each_stretch_of_mapped_memory() {
+        let mapped = vec![
+            AddressRange::new(300, 100),
+            AddressRange::new(100, 100),
+            AddressRange::new(200, 50),
+            AddressRange::new(900, 0),
+        ];
+        // One block lies over the border of two mapped ranges, a kept one has a live one in it.
+        let owned = vec![(block(190, 20, 15), false), (block(310, 60, 60), true), (block(100, 10, 1), false)];
+        let segments = lay_out(mapped, owned, vec![block(320, 30, 25)]);
+        assert_eq!(segments.len(), 2);
+        let live = |requested_bytes| Usage::Live { requested_bytes };
+        assert_eq!(
+            parts(&segments[0]),
+            [(100, 10, live(1)), (110, 80, Usage::Free), (190, 20, live(15)), (210, 40, Usage::Free)]
+        );
+        assert_eq!(
+            parts(&segments[1]),
+            [
+                (300, 10, Usage::Free),
+                (310, 10, Usage::Kept),
+                (320, 30, live(25)),
+                (350, 20, Usage::Kept),
+                (370, 30, Usage::Free)
+            ]
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! What lies where in pools, at one moment, in the layout of PyTorch's memory snapshots.
+
+mod collect;
+mod file;
+
+use serde::{Deserialize, Serialize};
+
+use crate::stats::PoolStats;
+
+pub(crate) use collect::Collector;
+
+/// What lies where in pools at one moment.
+///
+/// The layout is that of PyTorch's `torch.cuda.memory._snapshot()`, so PyTorch's tools open what
+/// [`dump`](Self::dump) writes: `_memory_viz.py` and [pytorch.org/memory_viz](https://pytorch.org/memory_viz). What PyTorch does
+/// not have is beside it, in [`mempool`](Self::mempool) and in some keys of segments and blocks; its tools pass over them.
+///
+/// Pools are looked at one after the other, each stream's part of one under its lock: what a program does meanwhile may be in
+/// it for one and not yet for the other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Stretches of mapped memory without gaps, in order of address for each device.
+    pub segments: Vec<Segment>,
+    /// For each device what happened: nothing, as long as no history is recorded.
+    device_traces: Vec<Vec<()>>,
+    allocator_settings: AllocatorSettings,
+    external_annotations: Vec<()>,
+    /// What PyTorch's snapshots do not have.
+    pub mempool: Extra,
+}
+
+/// What PyTorch's snapshots do not have.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Extra {
+    /// Of the layout: 1.
+    pub version: u32,
+    /// Microseconds since 1970.
+    pub time_us: u64,
+    /// Those that pools were looked at of; segments name them by their place in here.
+    pub devices: Vec<DeviceInfo>,
+    /// The pools that were looked at.
+    pub pools: Vec<PoolInfo>,
+}
+
+/// A device with pools.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    /// The host, or a device of some kind.
+    pub kind: DeviceKind,
+    /// Its number among devices of its kind.
+    pub ordinal: u32,
+}
+
+/// The kind of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// The host: memory of the process.
+    Host,
+    /// A device behind a driver.
+    Device,
+}
+
+/// A pool and its figures.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PoolInfo {
+    /// 0 is the default pool of its device.
+    pub id: u64,
+    /// Its device, by its place in [`Extra::devices`].
+    pub device: usize,
+    /// Its name and figures.
+    pub stats: PoolStats,
+}
+
+/// A stretch of mapped memory without gaps that one pool has for one stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Segment {
+    /// The device, by its place in [`Extra::devices`].
+    pub device: usize,
+    /// First address.
+    pub address: usize,
+    /// Bytes.
+    pub total_size: usize,
+    /// Bytes of blocks that are somebody's, or kept for a planned step or a set of buffers.
+    pub allocated_size: usize,
+    /// The same, and freed blocks that queued work still uses.
+    pub active_size: usize,
+    /// Bytes that were asked for in blocks that are somebody's.
+    pub requested_size: usize,
+    /// The stream that it serves; 0 where there is none: on the host, for synchronous allocations, after the stream's end.
+    pub stream: u64,
+    /// `small` when no block in it is larger than 1 MiB.
+    pub segment_type: SegmentType,
+    /// 0 and the pool's id.
+    pub segment_pool_id: (u64, u64),
+    /// Whether it may grow in place: it is mapped page by page.
+    pub is_expandable: bool,
+    frames: Vec<()>,
+    /// Its blocks, which cover it.
+    pub blocks: Vec<Block>,
+    /// The pool's name.
+    pub pool_name: String,
+    /// In whose order it is used.
+    pub order: Order,
+}
+
+/// Whether a segment serves small requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SegmentType {
+    /// No block of more than 1 MiB lies in it.
+    Small,
+    /// One does.
+    Large,
+}
+
+/// In whose order a segment is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// The host's: whoever is next.
+    Host,
+    /// A stream's.
+    Stream,
+    /// That of a graph, captured or in capture.
+    Capture,
+    /// Nobody's: what is handed out is idle.
+    Synchronous,
+    /// That of a stream which is gone.
+    Ended,
+}
+
+/// A part of a segment that has one use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Block {
+    /// First address.
+    pub address: usize,
+    /// Bytes.
+    pub size: usize,
+    /// Bytes that were asked for; 0 for what is free or kept.
+    pub requested_size: usize,
+    /// What it is used for, as PyTorch says it.
+    pub state: BlockState,
+    frames: Vec<()>,
+    /// Kept for a planned step or a set of buffers, which does not use it now. Its state is that of an allocated block.
+    pub is_kept: bool,
+}
+
+/// What a block is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BlockState {
+    /// Somebody has it.
+    ActiveAllocated,
+    /// It was freed, and queued work may still use it.
+    ActivePendingFree,
+    /// It is free.
+    Inactive,
+}
+
+/// What PyTorch's viewers print of an allocator's settings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+struct AllocatorSettings {
+    #[serde(rename = "PYTORCH_CUDA_ALLOC_CONF")]
+    conf: String,
+    max_split_size: i64,
+    garbage_collection_threshold: f64,
+    expandable_segments: bool,
+}
