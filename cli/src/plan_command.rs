@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(read.buffers, buffers::parse(EXAMPLE.as_bytes()).unwrap().buffers);
         assert_eq!(read.ids, ["b1", "b2", "b3", "b4", "b5"]);
         let offsets = written.lines().skip(1).map(|line| line.rsplit(',').next().unwrap().parse().unwrap());
-        let plan = Plan { offsets: offsets.collect(), peak_bytes: 12, max_live_bytes: 12 };
+        let plan = Plan { offsets: offsets.collect(), peak_bytes: 12, max_live_bytes: 12, ..Plan::default() };
         assert_eq!(mempool_pools::arena::plan::verify(&read.buffers, 1, &plan), Ok(()));
     }
 
