@@ -52,8 +52,8 @@ pub use verify::verify;
 /// Sizes and what alignments may cost add up to no more than this, so that no sum of places overflows.
 const MOST_BYTES: usize = usize::MAX / 4;
 
-/// Steps of the quick plans where there is no budget: some seconds, of which 10,000 buffers need a small part.
-const QUICK_STEPS: u64 = 1 << 32;
+/// Steps of the quick plans where there is no budget: a second or two, of which 10,000 buffers need a part.
+const QUICK_STEPS: u64 = 1 << 30;
 /// No more than one in so many of what may be done is done to cut a problem into parts.
 const CUTTING_SHARE: usize = 8;
 

@@ -129,8 +129,11 @@ mod tests {
     use std::io::{self, Read as _, Write as _};
 
     use flate2::{Compression, write::GzEncoder};
+    use proptest::prelude::*;
 
     use super::parse;
+
+    const RMM: &str = "Thread,Time,Action,Pointer,Size,Stream\n1,0,allocate,0x10,1,0x0\n";
 
     const TRACE: &str = "op,id,bytes,stream\na,1,100,0\nf,1,0,0\n\ns,0,,\n";
 
@@ -187,6 +190,25 @@ mod tests {
         ] {
             let error = parse(bytes).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_bytes_are_they_are_a_trace_or_an_error(
+            begin in prop_oneof![Just(""), Just(TRACE), Just("1 139 2048 0\n"), Just(RMM), Just("\u{1f}\u{8b}")],
+            fields in prop::collection::vec("[afcs01x,.\\-\n\r \u{feff}]|18446744073709551615", 0..60),
+            damage in prop::option::of((any::<prop::sample::Index>(), any::<u8>())),
+        ) {
+            let mut bytes = format!("{begin}{}", fields.concat()).into_bytes();
+            if let Some((at, byte)) = damage && !bytes.is_empty() {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            // What is read can be sorted by steps, or tells why not.
+            if let Ok(trace) = parse(bytes.as_slice()) {
+                let _ = crate::plan::steps::steps(&trace.events);
+            }
         }
     }
 }

@@ -20,9 +20,9 @@ use list::List;
 /// Fewer items have one list: they are walked through faster than windows are kept.
 const FEWEST_FOR_WINDOWS: usize = 1000;
 /// Shorter windows are worth their lists only if these have so many times fewer items each.
-const SHORTER_BY: u64 = 4;
+const SHORTER_BY: u64 = 16;
 /// In all lists together there are no more items than so many times those there are.
-const MOST_COPIES: u64 = 8;
+const MOST_COPIES: u64 = 12;
 
 /// Items with their places.
 #[derive(Debug)]
@@ -127,7 +127,8 @@ mod tests {
         let buffers: Vec<_> = buffers.collect();
         let problem = Problem::new(buffers.into_iter());
         let mut occupied = Occupied::new(&problem);
-        assert!(occupied.levels.len() > 2, "there are windows of several lengths");
+        assert_eq!(occupied.levels.len(), 2, "windows that are shorter by little are not worth it");
+        occupied.levels.push(Level::new(1, problem.sections));
         for _ in 0..2 {
             let mut placed: Vec<(usize, &Item)> = Vec::new();
             for item in &problem.items {
@@ -146,6 +147,15 @@ mod tests {
             }
             occupied.clear();
         }
+    }
+
+    #[test]
+    fn many_short_lifetimes_have_windows_of_several_lengths() {
+        let short = (0..40_000_u32).map(|at| (u64::from(at), u64::from(at) + 2, 1, 1));
+        let occupied = Occupied::new(&Problem::new(short));
+        assert!(occupied.levels.len() > 2, "{}", occupied.levels.len());
+        let shifts: Vec<u32> = occupied.levels.iter().map(|level| level.shift).collect();
+        assert!(shifts.is_sorted_by(|longer, shorter| longer > shorter));
     }
 
     #[test]

@@ -148,4 +148,36 @@ proptest! {
             prop_assert!(fits(&plan) || !fits(&patient.plan(&buffers).unwrap()));
         }
     }
+
+    #[test]
+    fn whatever_the_numbers_are_there_is_a_plan_or_an_error(
+        buffers in prop::collection::vec(extreme(), 0..12),
+        granule_bytes in number(),
+        capacity_bytes in prop::option::of(number()),
+        budget_us in prop_oneof![Just(0), 1..2_000_u64],
+        tolerance in prop_oneof![Just(0.0), Just(-1.0), Just(f64::INFINITY), Just(f64::NAN), 0.0..1e300],
+    ) {
+        let budget = Duration::from_micros(budget_us);
+        let planner = Planner { granule_bytes, capacity_bytes, budget, tolerance };
+        if let Ok(plan) = planner.plan(&buffers) {
+            prop_assert_eq!(verify(&buffers, granule_bytes, &plan), Ok(()));
+            prop_assert!(plan.peak_bytes >= plan.max_live_bytes);
+        }
+    }
+}
+
+/// Any number, the ends of each range more often than others.
+fn number() -> impl Strategy<Value = usize> {
+    prop_oneof![0..9_usize, Just(usize::MAX), (0..64_u32).prop_map(|bit| 1 << bit), any::<usize>()]
+}
+
+fn extreme() -> impl Strategy<Value = Buffer> {
+    (number(), number(), number(), prop_oneof![Just(1), number()]).prop_map(
+        |(lower, upper, size_bytes, align_bytes)| Buffer {
+            lower: lower.min(upper) as u64,
+            upper: lower.max(upper) as u64,
+            size_bytes,
+            align_bytes,
+        },
+    )
 }

@@ -1,3 +1,6 @@
+use mempool_pools::arena::plan::Planner;
+use proptest::prelude::*;
+
 use super::*;
 
 fn read(text: &str) -> Result<Buffers, BuffersError> {
@@ -100,4 +103,21 @@ fn a_line_without_end_is_not_read_into_memory() {
     let error = parse(endless).unwrap_err().to_string();
     assert!(error.starts_with("line 2: the line is longer"), "{error}");
     assert!(error.len() < 200);
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_fields_are_they_are_buffers_or_an_error(
+        header in prop_oneof![Just("id,lower,upper,size"), Just("size,id,end,start,alignment"), Just("id,lower"), Just("")],
+        rows in prop::collection::vec(prop::collection::vec("[0-9]{1,2}|[a-z.\\-]|18446744073709551615", 3..6), 0..20),
+        end in prop_oneof![Just("\n"), Just("\r\n"), Just(",\n"), Just("\n\n")],
+    ) {
+        let rows: String = rows.iter().map(|row| format!("{}{end}", row.join(","))).collect();
+        if let Ok(found) = read(&format!("{header}{end}{rows}")) {
+            prop_assert!(found.ids.len() == found.buffers.len() && found.lines.len() == found.buffers.len());
+            prop_assert!(found.buffers.iter().all(|buffer| buffer.lower < buffer.upper && buffer.align_bytes > 0));
+            // They can be planned, or it is told why not.
+            let _ = crate::plan::plan(&found.buffers, &Planner::default());
+        }
+    }
 }
