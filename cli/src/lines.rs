@@ -84,11 +84,6 @@ impl<R: BufRead> Lines<R> {
         let text = if line == 1 { text.trim_start_matches(BYTE_ORDER_MARK) } else { text };
         Ok(Some((line, text.trim_end())))
     }
-
-    /// What was not read.
-    pub(crate) fn into_rest(self) -> R {
-        self.source
-    }
 }
 
 #[cfg(test)]

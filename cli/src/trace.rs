@@ -58,13 +58,15 @@ pub enum ReadError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A log that is not one of RMM's.
-    #[error("record {record}: {problem}")]
+    /// A line of a log that is not one of RMM's.
+    #[error("line {line}: {problem}: {text:?}")]
     Rmm {
-        /// The record's number, counted from 1.
-        record: u64,
+        /// The line's number, counted from 1.
+        line: u64,
         /// What is wrong with it.
         problem: String,
+        /// The line, at most its first 80 characters.
+        text: String,
     },
 }
 
@@ -94,7 +96,7 @@ pub fn parse(source: impl Read) -> Result<Trace, ReadError> {
         return own(lines);
     }
     if rmm::begins(&first) {
-        return rmm::parse(format!("{first}\n").as_bytes().chain(lines.into_rest()));
+        return rmm::parse(lines);
     }
     if stalloc::begins(&first) {
         return stalloc::parse(&first, lines);
@@ -158,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_not_read_into_memory() {
-        for begin in ["", "op,id,bytes,stream\n", "1 139 2048 0\n"] {
+        for begin in ["", "op,id,bytes,stream\n", "1 139 2048 0\n", RMM] {
             let error = parse(begin.as_bytes().chain(io::repeat(b'1'))).unwrap_err().to_string();
             assert!(error.contains("the line is longer than"), "{error}");
         }
