@@ -29,9 +29,14 @@ pub(crate) fn name(path: &Path) -> String {
     name.trim_end_matches(".gz").trim_end_matches(".csv").trim_end_matches(".pickle").to_owned()
 }
 
+/// What a file is called in messages.
+pub(crate) fn described(path: &Path) -> String {
+    if path.as_os_str() == STANDARD_INPUT { "standard input".to_owned() } else { path.display().to_string() }
+}
+
 /// Opens a file. The bar follows what is read.
 pub(crate) fn open<'a>(path: &Path, console: &'a Console) -> Result<Box<dyn Read + 'a>> {
-    let message = format!("reading {}", path.display());
+    let message = format!("reading {}", described(path));
     if path.as_os_str() == STANDARD_INPUT {
         console.begin(message, 0);
         return Ok(Box::new(console.follow(io::stdin().lock())));
@@ -46,7 +51,7 @@ pub(crate) fn open<'a>(path: &Path, console: &'a Console) -> Result<Box<dyn Read
 
 /// Reads a trace, and says what was left out of it.
 pub(crate) fn trace(path: &Path, console: &Console) -> Result<(String, Trace)> {
-    let context = || format!("reading {}", path.display());
+    let context = || format!("reading {}", described(path));
     let trace = trace::parse(open(path, console).with_context(context)?).with_context(context)?;
     tell_left_out(path, &trace, console);
     Ok((name(path), trace))
@@ -56,7 +61,7 @@ pub(crate) fn trace(path: &Path, console: &Console) -> Result<(String, Trace)> {
 pub(crate) fn tell_left_out(path: &Path, trace: &Trace, console: &Console) {
     if trace.unknown_frees > 0 {
         let count = trace.unknown_frees;
-        console.tell(format_args!("{}: {count} frees of earlier allocations left out", path.display()));
+        console.tell(format_args!("{}: {count} frees of earlier allocations left out", described(path)));
     }
 }
 

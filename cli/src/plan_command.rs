@@ -133,7 +133,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// Plans what a file holds.
     fn file(&mut self, path: &Path) -> Result<()> {
-        let (name, file) = (input::name(path), path.display().to_string());
+        let (name, file) = (input::name(path), input::described(path));
         match read(path, &self.console).with_context(|| format!("reading {file}"))? {
             Input::Buffers(Buffers { buffers, ids, lines }) => {
                 self.console.begin(format!("planning {file}"), 1);

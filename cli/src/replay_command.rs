@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
         };
         for conf in &confs {
-            console.begin(format!("replaying {}", path.display()), trace.events.len() as u64);
+            console.begin(format!("replaying {}", input::described(path)), trace.events.len() as u64);
             let options = Options {
                 conf: conf.clone(),
                 limit_bytes: args.limit,
@@ -101,7 +101,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let report =
                 replay::replay(&name, &trace.events, &options, |events| console.advance(events as u64))
                     .map_err(|error| anyhow!(error))
-                    .with_context(|| format!("replaying {} with policy {}", path.display(), conf.policy()));
+                    .with_context(|| {
+                        format!("replaying {} with policy {}", input::described(path), conf.policy())
+                    });
             match report {
                 Ok(report) if args.json => console.print_json(&report)?,
                 Ok(report) => console.print(|out| print(&report, args, out))?,

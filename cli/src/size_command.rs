@@ -50,8 +50,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let console = Console::new()?;
     for path in &args.traces {
         let (name, trace) = input::trace(path, &console)?;
-        console.begin(format!("looking for the size of {}", path.display()), 0);
-        let size = sizing.size_from(&trace.events).with_context(|| path.display().to_string())?;
+        console.begin(format!("looking for the size of {}", input::described(path)), 0);
+        let size = sizing.size_from(&trace.events).with_context(|| input::described(path))?;
         print(&name, policy, size, args, &console)?;
     }
     console.finish();

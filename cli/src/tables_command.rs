@@ -40,14 +40,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for path in &args.traces {
         let (name, trace) = input::trace(path, &console)?;
         let beginning = |row: &Row| {
-            let message = format!("replaying {} with {}", path.display(), row.label);
+            let message = format!("replaying {} with {}", input::described(path), row.label);
             console.begin(message, trace.events.len() as u64);
         };
         let advanced = |events| console.advance(events as u64);
         let column =
             Column::measure(&name, &trace.events, tables.rows(), args.min_capacity, beginning, advanced)
                 .map_err(|error| anyhow!(error))
-                .with_context(|| format!("replaying {}", path.display()))?;
+                .with_context(|| format!("replaying {}", input::described(path)))?;
         tables.push(column);
     }
     console.finish();

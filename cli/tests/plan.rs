@@ -79,6 +79,11 @@ fn a_pipe_is_read_like_a_file_compressed_or_not() {
     let trace = "op,id,bytes,stream\na,1,100,0\nf,1,,\n";
     let output = piped(&["--json", "-"], trace.as_bytes());
     assert_eq!(results(&output.stdout)["trace"], "stdin");
+    let nothing = piped(&["-"], b"");
+    assert_eq!(
+        String::from_utf8_lossy(&nothing.stderr),
+        "mempool: reading standard input: the file is empty\n"
+    );
     let twice = piped(&["-", "-"], text.as_bytes());
     assert!(
         !twice.status.success() && String::from_utf8_lossy(&twice.stderr).contains("once, and not 2 times")
