@@ -16,36 +16,46 @@
 //! ```
 //!
 //! To find the lowest peak is NP-hard (Garey and Johnson, "Computers and Intractability", SR2), and mostly easy:
-//! on recorded steps placing by falling area or size ends within half a percent of what lives. So [`Planner::plan`]
-//! places in a few orders, which takes milliseconds for some thousand buffers and has the same result each time, and
-//! searches only for as long as it is told to and only where that is not good enough.
+//! on recorded steps and in nets that are trained, placing what lives in the fullest moment and then going on from
+//! there in time ends within half a percent of what lives. So [`Planner::plan`] makes a few such quick plans, which
+//! takes milliseconds for some thousand buffers and has the same result each time, and searches only for as long as it
+//! is told to and only where that is not good enough.
 
 mod clock;
 mod corner;
 mod error;
 mod first_fit;
+mod gaps;
+mod most;
 mod occupied;
 mod parts;
 mod preorder;
 mod problem;
+mod quick;
 mod random;
 mod reorder;
+mod resweep;
 mod search;
+mod sweep;
 mod units;
 mod verify;
 
 use std::time::Duration;
 
-use clock::Deadline;
+use clock::{Deadline, Limit};
 pub use error::PlanError;
-use first_fit::Placement;
-use occupied::Occupied;
 use parts::{Part, Parts};
 use problem::Problem;
+use quick::Quick;
 pub use verify::verify;
 
 /// Sizes and what alignments may cost add up to no more than this, so that no sum of places overflows.
 const MOST_BYTES: usize = usize::MAX / 4;
+
+/// Steps of the quick plans where there is no budget: a second or two, of which 10,000 buffers need a part.
+const QUICK_STEPS: u64 = 1 << 30;
+/// No more than one in so many of what may be done is done to cut a problem into parts.
+const CUTTING_SHARE: usize = 8;
 
 /// Something that needs bytes for a time. Times are in any unit, only their order matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -77,6 +87,21 @@ pub struct Plan {
     pub peak_bytes: usize,
     /// The most that lives at one time: no plan needs less.
     pub max_live_bytes: usize,
+    /// What was left out because the budget ended.
+    pub cut: Cut,
+}
+
+/// What was not tried because [`Planner::budget`] ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cut {
+    /// Nothing: the plan is good enough, or no better one is to be found.
+    #[default]
+    Nothing,
+    /// A part of the search. Without a budget that is all of it.
+    Search,
+    /// The search, and some of the quick plans that come before it.
+    Quick,
 }
 
 impl Plan {
@@ -94,8 +119,10 @@ pub struct Planner {
     pub granule_bytes: usize,
     /// The memory there is: the first plan that fits is good enough. Without, the lowest peak is looked for.
     pub capacity_bytes: Option<usize>,
-    /// How long it may take to search for a better plan than the quick ones. What is found depends on how fast the
-    /// machine is, then.
+    /// How long planning may take. The first quick plan is made in any case, `O(n log n)`; when the budget ends what
+    /// else could be tried is left out ([`Plan::cut`]), so what is found depends on how fast the machine is. Zero
+    /// stands for the quick plans and no search: these are the same each time, and some are left out only where
+    /// there are tens of thousands of buffers.
     pub budget: Duration,
     /// Without a capacity, a plan whose peak is above what lives by no more than this share is good enough.
     pub tolerance: f64,
@@ -111,91 +138,105 @@ impl Default for Planner {
 impl Planner {
     /// Offsets for buffers.
     ///
-    /// A plan is returned also where none fits the capacity; its peak tells.
+    /// A plan is returned also where none fits the capacity, and where the budget ends before all quick ones were
+    /// made; its peak and [`Plan::cut`] tell.
     ///
     /// # Errors
     /// [`PlanError`] for buffers that never live, alignments that cannot be, and sizes beyond all memory.
     pub fn plan(&self, buffers: &[Buffer]) -> Result<Plan, PlanError> {
+        let deadline = Deadline::after(self.budget);
         let (problem, ids) = checked(buffers, self.granule_bytes)?;
         let max_live = problem.max_live();
         let goal = self
             .capacity_bytes
             .unwrap_or_else(|| max_live.saturating_add((max_live as f64 * self.tolerance.max(0.0)) as usize));
         let mut offsets = vec![0; buffers.len()];
-        let Parts { parts, placed } = Parts::of(problem);
+        let Parts { parts, placed } = Parts::of(problem, &mut self.limit(deadline, CUTTING_SHARE));
         for (id, offset) in placed {
             offsets[ids[id as usize] as usize] = offset;
         }
-        let goal_of = |part: &Part| goal.saturating_sub(part.base);
-        let mut found: Vec<_> = parts.iter().map(|part| quick(&part.problem, goal_of(part))).collect();
-        // Below what lives nothing can be found.
-        if goal >= max_live {
-            self.improve(&parts, &mut found, goal);
-        }
-        for (part, (_, placement)) in parts.iter().zip(&found) {
-            for (&id, offset) in part.ids.iter().zip(&placement.offsets) {
+        let mut limit = self.limit(deadline, 1);
+        let mut found: Vec<_> = parts.iter().map(|part| Quick::new(&part.problem, &mut limit)).collect();
+        let cut = self.improve(&parts, &mut found, goal, max_live, deadline, &mut limit);
+        for (part, Quick { best, .. }) in parts.iter().zip(&found) {
+            for (&id, offset) in part.ids.iter().zip(&best.offsets) {
                 offsets[ids[id as usize] as usize] = part.base + offset;
             }
         }
         let ends = buffers.iter().zip(&offsets).map(|(buffer, offset)| offset + buffer.size_bytes);
         let peak_bytes = ends.max().unwrap_or(0);
-        let plan = Plan { offsets, peak_bytes, max_live_bytes: max_live };
+        let plan = Plan { offsets, peak_bytes, max_live_bytes: max_live, cut };
         debug_assert_eq!(verify(buffers, self.granule_bytes, &plan), Ok(()));
         Ok(plan)
     }
 
-    /// Searches for better placements of the parts that end above the goal, the highest first: what ends lower than
-    /// the highest part can end is good enough.
-    fn improve(&self, parts: &[Part], found: &mut [(Vec<u32>, Placement)], goal: usize) {
+    /// What may be done up to the deadline, or a part of it. Without a budget steps are counted instead, so that what
+    /// is found is the same each time.
+    fn limit(&self, deadline: Deadline, part: usize) -> Limit {
         if self.budget.is_zero() {
-            return;
+            Limit::steps(QUICK_STEPS / part as u64)
+        } else {
+            Limit::time(deadline.share(part))
         }
-        let deadline = Deadline::after(self.budget);
-        let end = |at: usize, found: &[(Vec<u32>, Placement)]| parts[at].base + found[at].1.peak;
-        let mut by_end: Vec<usize> = (0..parts.len()).collect();
-        by_end.sort_by_key(|&at| std::cmp::Reverse(end(at, found)));
-        let mut reached = goal;
-        for (done, &at) in by_end.iter().enumerate() {
-            if end(at, found) <= reached || deadline.is_over() {
+    }
+
+    /// Makes better placements of the parts that end above the goal, the highest first: what ends lower than the
+    /// highest part can end is good enough. First the quick ones of all, then by searching. Tells what was left out.
+    fn improve(
+        &self,
+        parts: &[Part],
+        found: &mut [Quick],
+        goal: usize,
+        max_live: usize,
+        deadline: Deadline,
+        limit: &mut Limit,
+    ) -> Cut {
+        let end = |at: usize, found: &[Quick]| parts[at].base + found[at].best.peak;
+        let by_end = |found: &[Quick]| {
+            let mut by_end: Vec<usize> = (0..parts.len()).collect();
+            by_end.sort_by_key(|&at| std::cmp::Reverse(end(at, found)));
+            by_end
+        };
+        let mut cut = Cut::Nothing;
+        // Below what lives nothing can be found.
+        let mut reached = goal.max(max_live);
+        for at in by_end(found) {
+            if end(at, found) <= reached {
                 break;
             }
-            let waiting = by_end[done..].iter().filter(|&&at| end(at, found) > reached).count();
-            let (order, placement) = &mut found[at];
-            let part = &parts[at];
+            found[at].improve(&parts[at].problem, reached - parts[at].base, limit);
+            if end(at, found) > reached && !found[at].is_complete() {
+                cut = Cut::Quick;
+            }
+            reached = reached.max(end(at, found));
+        }
+        if reached <= goal || goal < max_live || cut == Cut::Quick {
+            return cut;
+        }
+        reached = goal;
+        let by_end = by_end(found);
+        for (done, &at) in by_end.iter().enumerate() {
+            if end(at, found) <= reached {
+                break;
+            }
+            if deadline.is_over() {
+                return Cut::Search;
+            }
+            let waiting = by_end[done..].iter().take_while(|&&at| end(at, found) > reached).count();
+            let (part, quick) = (&parts[at], &mut found[at]);
             let goal = reached.saturating_sub(part.base);
-            search::search(&part.problem, std::mem::take(order), placement, goal, deadline.share(waiting));
-            reached = reached.max(part.base + placement.peak);
+            // Some were left out while a higher part was in the way.
+            quick.improve(&part.problem, goal, limit);
+            let order = quick.order(&part.problem);
+            search::search(&part.problem, order, &mut quick.best, goal, deadline.share(waiting));
+            reached = reached.max(part.base + quick.best.peak);
             // Where one part does not fit, the others need not.
             if self.capacity_bytes.is_some_and(|capacity| reached > capacity) {
                 break;
             }
         }
+        if reached > goal && deadline.is_over() { Cut::Search } else { Cut::Nothing }
     }
-}
-
-/// Beyond so many items a further order takes a second, and is tried only
-const MANY_ITEMS: usize = 40_000;
-/// where the peak is above what lives by more than one in so many.
-const GOOD_ENOUGH_FOR_MANY: usize = 100;
-
-/// The best of the quick placements, and the order that led to it.
-fn quick(problem: &Problem, goal: usize) -> (Vec<u32>, Placement) {
-    let max_live = problem.max_live();
-    let enough =
-        if problem.items.len() > MANY_ITEMS { max_live + max_live / GOOD_ENOUGH_FOR_MANY } else { 0 };
-    let enough = enough.max(goal);
-    let mut occupied = Occupied::default();
-    let mut best: Option<(Vec<u32>, Placement)> = None;
-    for order in first_fit::orders(problem) {
-        let most = best.as_ref().map_or(usize::MAX, |(_, best)| best.peak - 1);
-        if let Some(found) = first_fit::place(problem, &order, &mut occupied, most) {
-            best = Some((order, found));
-        }
-        if best.as_ref().is_some_and(|(_, best)| best.peak <= enough) {
-            break;
-        }
-    }
-    best.unwrap_or_default()
 }
 
 /// The problem of the buffers that have bytes, and which those are.

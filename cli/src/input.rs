@@ -1,42 +1,103 @@
-//! What commands that read traces share.
+//! What commands read: files and standard input, each once and from its start, since it may be a pipe.
 
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use anyhow::{Context as _, Result, bail, ensure};
+use bytesize::ByteSize;
 use mempool_cli::trace::{self, Trace};
 
-/// The error and its causes, each once: some tell theirs themselves.
-pub(crate) fn explain(error: &anyhow::Error) -> String {
-    error.chain().fold(String::new(), |told, cause| {
-        let cause = cause.to_string();
-        match told.as_str() {
-            "" => cause,
-            _ if told.contains(&cause) => told,
-            _ => format!("{told}: {cause}"),
-        }
-    })
+use crate::console::Console;
+
+/// What stands for standard input.
+const STANDARD_INPUT: &str = "-";
+
+/// Checks that standard input is read once at most.
+pub(crate) fn check(paths: &[PathBuf]) -> Result<()> {
+    let count = paths.iter().filter(|path| path.as_os_str() == STANDARD_INPUT).count();
+    ensure!(count <= 1, "standard input ({STANDARD_INPUT}) can be read once, and not {count} times");
+    Ok(())
 }
 
-/// The bar that follows what is read and replayed.
-pub(crate) fn bar() -> Result<ProgressBar> {
-    let bar = ProgressBar::new(0);
-    bar.set_style(ProgressStyle::with_template("{bar:40} {msg}")?);
-    Ok(bar)
-}
-
-/// Reads a trace, and says what was left out of it. Its name is the file's, without what tells the format.
-pub(crate) fn read(path: &Path, bar: &ProgressBar) -> Result<(String, Trace)> {
-    bar.set_position(0);
-    bar.set_length(fs::metadata(path).map_or(0, |file| file.len()));
-    bar.set_message(format!("reading {}", path.display()));
-    let trace = trace::read(path, bar).with_context(|| format!("reading {}", path.display()))?;
-    if trace.unknown_frees > 0 {
-        let count = trace.unknown_frees;
-        bar.suspend(|| eprintln!("{}: {count} frees of earlier allocations left out", path.display()));
+/// What a file is called in results: its name without what tells the format.
+pub(crate) fn name(path: &Path) -> String {
+    if path.as_os_str() == STANDARD_INPUT {
+        return "stdin".to_owned();
     }
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    let name = name.trim_end_matches(".gz").trim_end_matches(".csv").trim_end_matches(".pickle");
-    Ok((name.to_owned(), trace))
+    name.trim_end_matches(".gz").trim_end_matches(".csv").trim_end_matches(".pickle").to_owned()
+}
+
+/// What a file is called in messages.
+pub(crate) fn described(path: &Path) -> String {
+    if path.as_os_str() == STANDARD_INPUT { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+/// Opens a file. The bar follows what is read.
+pub(crate) fn open<'a>(path: &Path, console: &'a Console) -> Result<Box<dyn Read + 'a>> {
+    let message = format!("reading {}", described(path));
+    if path.as_os_str() == STANDARD_INPUT {
+        console.begin(message, 0);
+        return Ok(Box::new(console.follow(io::stdin().lock())));
+    }
+    let about = fs::metadata(path)?;
+    if about.is_dir() {
+        bail!("it is a directory");
+    }
+    console.begin(message, about.len());
+    Ok(Box::new(console.follow(File::open(path)?)))
+}
+
+/// Reads a trace, and says what was left out of it.
+pub(crate) fn trace(path: &Path, console: &Console) -> Result<(String, Trace)> {
+    let context = || format!("reading {}", described(path));
+    let trace = trace::parse(open(path, console).with_context(context)?).with_context(context)?;
+    tell_left_out(path, &trace, console);
+    Ok((name(path), trace))
+}
+
+/// Says what was left out of a trace.
+pub(crate) fn tell_left_out(path: &Path, trace: &Trace, console: &Console) {
+    if trace.unknown_frees > 0 {
+        let count = trace.unknown_frees;
+        console.tell(format_args!("{}: {count} frees of earlier allocations left out", described(path)));
+    }
+}
+
+/// A number of bytes that was given, with or without a unit.
+///
+/// # Errors
+/// What is no size, and what is more than can be addressed: [`ByteSize`] would make the largest number of it.
+pub(crate) fn bytes(text: &str) -> Result<usize, String> {
+    let bytes = text.parse::<ByteSize>()?.as_u64();
+    // The largest number itself can be given as such.
+    if bytes == u64::MAX && text.parse() != Ok(u64::MAX) {
+        return Err(format!("that is more than {} bytes", u64::MAX));
+    }
+    usize::try_from(bytes).map_err(|_| format!("that is more than {} bytes", usize::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_the_numbers_that_were_given_or_none() {
+        assert_eq!(bytes("1048576"), Ok(1 << 20));
+        assert_eq!(bytes("1.5 MiB"), Ok(3 << 19));
+        assert_eq!(bytes(&u64::MAX.to_string()), Ok(usize::MAX));
+        for text in ["100000EiB", "16 EiB", "1e30", "99999999999999999999", "-1", "", "many", "1 bit"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_the_files_without_their_formats() {
+        for (path, expected) in
+            [("-", "stdin"), ("a/run.csv.gz", "run"), ("b.pickle", "b"), ("/dev/stdin", "stdin"), ("c", "c")]
+        {
+            assert_eq!(name(Path::new(path)), expected);
+        }
+    }
 }

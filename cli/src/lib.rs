@@ -1,8 +1,11 @@
 //! Tools for recorded allocation traces, as functions. The program `mempool` is made of them.
 
+mod lines;
 pub mod plan;
 mod preallocation;
 pub mod replay;
 pub mod tables;
 mod times;
 pub mod trace;
+
+pub use lines::LineError;

@@ -1,5 +1,6 @@
 //! `mempool`: tools for recorded allocation traces.
 
+mod console;
 mod input;
 mod plan_command;
 mod replay_command;
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
         // Whoever reads the output has had enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("mempool: {}", input::explain(&error));
+            console::tell(console::explain(&error));
             ExitCode::FAILURE
         }
     }

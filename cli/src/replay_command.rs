@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use bytesize::ByteSize;
 use mempool_cli::replay::{self, Options, Report};
 use mempool_pools::arena::{Conf, CostModel, Policy};
 
+use crate::console::{self, Console, mib};
 use crate::input;
 
 /// What the columns of the table are.
@@ -26,7 +26,7 @@ Columns:
 #[derive(Debug, clap::Args)]
 #[command(after_help = COLUMNS)]
 pub(crate) struct Args {
-    /// The traces.
+    /// The traces; `-` is standard input.
     #[arg(required = true)]
     traces: Vec<PathBuf>,
     /// How blocks are placed: none, simple, buckets, buddy, bfc, torch, expandable, segments or pages.
@@ -37,8 +37,8 @@ pub(crate) struct Args {
     #[arg(long, default_value = "", value_name = "OPTIONS")]
     conf: String,
     /// The device has this many bytes: 6000000000, or with a unit, such as 6GB or 5.5GiB.
-    #[arg(long, value_name = "BYTES")]
-    limit: Option<ByteSize>,
+    #[arg(long, value_name = "BYTES", value_parser = input::bytes)]
+    limit: Option<usize>,
     /// Work that is queued uses a freed block until this many operations later.
     #[arg(long, default_value_t = 0, value_name = "OPERATIONS")]
     lag: u64,
@@ -69,20 +69,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(path) => read_costs(path).with_context(|| format!("reading {}", path.display()))?,
         None => CostModel::default(),
     };
-    let limit_bytes = args.limit.map(|limit| usize::try_from(limit.as_u64())).transpose()?;
     let confs = confs(args)?;
-    let bar = input::bar()?;
+    input::check(&args.traces)?;
+    let console = Console::new()?;
     if !args.json {
-        print_header()?;
+        console.print(print_header)?;
     }
     // What one policy cannot do, or one trace does not hold, keeps nobody from the others.
     let mut failures = 0;
     let mut tell = |error: anyhow::Error| {
         failures += 1;
-        bar.suspend(|| eprintln!("mempool: {}", input::explain(&error)));
+        console.tell(console::explain(&error));
     };
     for path in &args.traces {
-        let (name, trace) = match input::read(path, &bar) {
+        let (name, trace) = match input::trace(path, &console) {
             Ok(read) => read,
             Err(error) => {
                 tell(error);
@@ -90,26 +90,28 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
         };
         for conf in &confs {
-            bar.set_position(0);
-            bar.set_length(trace.events.len() as u64);
-            bar.set_message(format!("replaying {}", path.display()));
+            console.begin(format!("replaying {}", input::described(path)), trace.events.len() as u64);
             let options = Options {
                 conf: conf.clone(),
-                limit_bytes,
+                limit_bytes: args.limit,
                 lag: args.lag,
                 costs: costs.clone(),
                 min_capacity: args.min_capacity,
             };
-            let report = replay::replay(&name, &trace.events, &options, |events| bar.inc(events as u64))
-                .map_err(|error| anyhow!(error))
-                .with_context(|| format!("replaying {} with policy {}", path.display(), conf.policy()));
+            let report =
+                replay::replay(&name, &trace.events, &options, |events| console.advance(events as u64))
+                    .map_err(|error| anyhow!(error))
+                    .with_context(|| {
+                        format!("replaying {} with policy {}", input::described(path), conf.policy())
+                    });
             match report {
-                Ok(report) => bar.suspend(|| print(&report, args))?,
+                Ok(report) if args.json => console.print_json(&report)?,
+                Ok(report) => console.print(|out| print(&report, args, out))?,
                 Err(error) => tell(error),
             }
         }
     }
-    bar.finish_and_clear();
+    console.finish();
     ensure!(failures == 0, "{failures} of {} replays failed", args.traces.len() * confs.len());
     Ok(())
 }
@@ -130,8 +132,7 @@ fn read_costs(path: &Path) -> Result<CostModel> {
     costs.checked().map_err(|problem| anyhow!(problem))
 }
 
-fn print_header() -> Result<()> {
-    let mut out = io::stdout().lock();
+fn print_header(out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
         "{:<22} {:<10} {:>5} {:>8} {:>11} {:>11} {:>7} {:>8} {:>8} {:>10} {:>7} {:>7} {:>8} {:>9}",
@@ -149,17 +150,10 @@ fn print_header() -> Result<()> {
         "ns/op",
         "ns 99.9%",
         "ns max",
-    )?;
-    Ok(())
+    )
 }
 
-fn print(report: &Report, args: &Args) -> Result<()> {
-    let mut out = io::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", serde_json::to_string(report)?)?;
-        return Ok(());
-    }
-    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+fn print(report: &Report, args: &Args, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
         "{:<22} {:<10} {:>5} {:>8} {:>11.1} {:>11.1} {:>6.2}% {:>8} {:>8} {:>10.2} {:>6.2}% {:>7.1} {:>8.0} {:>9.0}",

@@ -1,17 +1,17 @@
 //! `mempool size`.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use mempool_pools::arena::{Conf, Margin, Policy, Size, Sizing};
 use serde::Serialize;
 
+use crate::console::{Console, mib};
 use crate::input;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The traces.
+    /// The traces; `-` is standard input.
     #[arg(required = true)]
     traces: Vec<PathBuf>,
     /// The policy and its options, as `key:value,...`.
@@ -46,19 +46,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ensure!((10.0..=20.0).contains(&margin), "--margin {margin} is not a number of percent from 10 to 20");
     let mut sizing = Sizing::new(conf, Margin::new(margin / 100.0)?);
     sizing.setting.granule_bytes = args.granule;
-    let bar = input::bar()?;
+    input::check(&args.traces)?;
+    let console = Console::new()?;
     for path in &args.traces {
-        let (name, trace) = input::read(path, &bar)?;
-        bar.set_message(format!("looking for the size of {}", path.display()));
-        let size = sizing.size_from(&trace.events).with_context(|| path.display().to_string())?;
-        bar.suspend(|| print(&name, policy, size, args))?;
+        let (name, trace) = input::trace(path, &console)?;
+        console.begin(format!("looking for the size of {}", input::described(path)), 0);
+        let size = sizing.size_from(&trace.events).with_context(|| input::described(path))?;
+        print(&name, policy, size, args, &console)?;
     }
-    bar.finish_and_clear();
+    console.finish();
     Ok(())
 }
 
-fn print(trace: &str, policy: Policy, size: Size, args: &Args) -> Result<()> {
-    let mut out = io::stdout().lock();
+fn print(trace: &str, policy: Policy, size: Size, args: &Args, console: &Console) -> Result<()> {
     let Size { peak_requested_bytes, least_bytes, size_bytes } = size;
     // Pages are whole numbers of MiB.
     let given = args.conf.trim_end_matches([',', ' ']);
@@ -67,17 +67,14 @@ fn print(trace: &str, policy: Policy, size: Size, args: &Args) -> Result<()> {
     if args.json {
         let policy = policy.as_str();
         let report = Report { trace, policy, peak_requested_bytes, least_bytes, size_bytes, conf };
-        writeln!(out, "{}", serde_json::to_string(&report)?)?;
-        return Ok(());
+        return console.print_json(&report);
     }
-    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
-    writeln!(
-        out,
-        "{trace}: {:.1} MiB live at most, policy {policy} completes on {:.0} MiB; with what is added {:.0} MiB",
-        mib(peak_requested_bytes),
-        mib(least_bytes),
-        mib(size_bytes),
-    )?;
-    writeln!(out, "{conf}")?;
-    Ok(())
+    let (live, least, size) = (mib(peak_requested_bytes), mib(least_bytes), mib(size_bytes));
+    console.print(|out| {
+        writeln!(
+            out,
+            "{trace}: {live:.1} MiB live at most, policy {policy} completes on {least:.0} MiB; with what is added {size:.0} MiB",
+        )?;
+        writeln!(out, "{conf}")
+    })
 }

@@ -1,17 +1,17 @@
 //! `mempool tables`.
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use mempool_cli::tables::{Column, Row, Tables};
 
+use crate::console::Console;
 use crate::input;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The traces, one column each.
+    /// The traces, one column each; `-` is standard input.
     #[arg(required = true)]
     traces: Vec<PathBuf>,
     /// A further row: a policy with options, as `policy:buckets,slack_percent:off`. May be given more than once.
@@ -35,29 +35,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // What cannot be written into is found before minutes are spent.
     let around = args.into.as_deref().map(Around::read).transpose()?;
     let mut tables = Tables::new(args.row.clone());
-    let bar = input::bar()?;
+    input::check(&args.traces)?;
+    let console = Console::new()?;
     for path in &args.traces {
-        let (name, trace) = input::read(path, &bar)?;
+        let (name, trace) = input::trace(path, &console)?;
         let beginning = |row: &Row| {
-            bar.set_position(0);
-            bar.set_length(trace.events.len() as u64);
-            bar.set_message(format!("replaying {} with {}", path.display(), row.label));
+            let message = format!("replaying {} with {}", input::described(path), row.label);
+            console.begin(message, trace.events.len() as u64);
         };
-        let advanced = |events| bar.inc(events as u64);
+        let advanced = |events| console.advance(events as u64);
         let column =
             Column::measure(&name, &trace.events, tables.rows(), args.min_capacity, beginning, advanced)
                 .map_err(|error| anyhow!(error))
-                .with_context(|| format!("replaying {}", path.display()))?;
+                .with_context(|| format!("replaying {}", input::described(path)))?;
         tables.push(column);
     }
-    bar.finish_and_clear();
+    console.finish();
     match (&args.output, &args.into, around) {
         (Some(path), ..) => write(path, &tables.to_string()),
         (None, Some(path), Some(around)) => write(path, &around.with(&tables.to_string())),
-        _ => {
-            write!(io::stdout().lock(), "{tables}")?;
-            Ok(())
-        }
+        _ => console.print(|out| write!(out, "{tables}")),
     }
 }
 

@@ -38,3 +38,52 @@ impl Deadline {
         self.0.is_some_and(|end| Instant::now() >= end)
     }
 }
+
+/// Steps between two looks at the clock: some microseconds.
+const STEPS_A_LOOK: u64 = 1 << 13;
+
+/// How much may be done: until a time, or a number of steps. A step is about a nanosecond. What steps end is the
+/// same on each machine.
+#[derive(Debug, Clone)]
+pub(super) struct Limit {
+    deadline: Deadline,
+    steps_left: u64,
+    until_look: u64,
+}
+
+impl Limit {
+    /// Until a time.
+    pub(super) const fn time(deadline: Deadline) -> Self {
+        Self { deadline, steps_left: u64::MAX, until_look: 0 }
+    }
+
+    /// So many steps.
+    pub(super) const fn steps(steps: u64) -> Self {
+        Self { deadline: Deadline::never(), steps_left: steps, until_look: 0 }
+    }
+
+    /// No limit.
+    pub(super) const fn none() -> Self {
+        Self::time(Deadline::never())
+    }
+
+    /// Counts steps; whether there may be more.
+    pub(super) fn spend(&mut self, steps: u64) -> bool {
+        self.steps_left = self.steps_left.saturating_sub(steps);
+        match self.until_look.checked_sub(steps) {
+            Some(left) => self.until_look = left,
+            None => {
+                self.until_look = STEPS_A_LOOK;
+                if self.deadline.is_over() {
+                    self.steps_left = 0;
+                }
+            }
+        }
+        self.steps_left > 0
+    }
+
+    /// Whether nothing more may be done.
+    pub(super) fn is_over(&self) -> bool {
+        self.steps_left == 0 || self.deadline.is_over()
+    }
+}

@@ -29,8 +29,8 @@ use super::problem::Problem;
 use super::units::{InUnits, Units};
 use choice::Corner;
 
-/// Steps between two looks at the clock.
-const STEPS_A_LOOK: u64 = 64;
+/// Items looked at between two looks at the clock: a step looks at all that are left.
+const ITEMS_A_LOOK: u64 = 1 << 14;
 /// How deep a search goes, in steps that are not taken back; its stack is made for that ([`super::search`]).
 pub(super) const MOST_DEPTH: usize = 10_000;
 
@@ -60,6 +60,8 @@ pub(super) struct Search {
     ending: Vec<Vec<u32>>,
     deadline: Deadline,
     steps_left: u64,
+    /// Steps between two looks at the clock.
+    steps_a_look: u64,
     depth: usize,
     /// By item: its place, once it has one.
     offsets: Vec<u32>,
@@ -101,6 +103,7 @@ impl Search {
             ending: vec![Vec::new(); sections],
             deadline: Deadline::never(),
             steps_left: 0,
+            steps_a_look: ITEMS_A_LOOK / count.clamp(1, ITEMS_A_LOOK as usize) as u64,
             depth: 0,
             offsets: vec![0; count],
             is_placed: vec![true; count],
@@ -339,7 +342,7 @@ impl Search {
     fn is_over(&mut self) -> bool {
         if self.steps_left > 0 {
             self.steps_left -= 1;
-            if self.steps_left.is_multiple_of(STEPS_A_LOOK) && self.deadline.is_over() {
+            if self.steps_left.is_multiple_of(self.steps_a_look) && self.deadline.is_over() {
                 self.steps_left = 0;
             }
         }

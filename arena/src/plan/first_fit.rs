@@ -6,6 +6,8 @@
 
 use std::cmp::Reverse;
 
+use super::clock::Limit;
+use super::most::Most;
 use super::occupied::Occupied;
 use super::problem::{Item, Problem};
 
@@ -27,10 +29,10 @@ impl Placement {
 }
 
 /// What falls in an order, most important first; what is equal stays as it was given.
-type Key = fn(&Item, &[usize]) -> (u128, u128);
+type Key = fn(&Item, &Most) -> (u128, u128);
 
 /// The orders that are tried, the ones that do best on recorded steps and on compilers' nets first.
-const ORDERS: [Key; 5] = [
+const ORDERS: [Key; ORDER_COUNT] = [
     // By area: long and large ones leave the holes that small ones fill.
     |item, _| (item.area(), item.size as u128),
     // By size.
@@ -38,38 +40,36 @@ const ORDERS: [Key; 5] = [
     // By lifetime: those that live longest lie at the bottom, as if they were allocated first.
     |item, _| (u128::from(item.length()), item.size as u128),
     // By how much lives at the worst time beside it, then by size: what leaves no choice first.
-    |item, live| (pressure(item, live), item.size as u128),
+    |item, live| (live.within(item.sections()) as u128, item.size as u128),
     // That, then by area.
-    |item, live| (pressure(item, live), item.area()),
+    |item, live| (live.within(item.sections()) as u128, item.area()),
 ];
 
-fn pressure(item: &Item, live: &[usize]) -> u128 {
-    live[item.sections()].iter().copied().max().unwrap_or(0) as u128
+/// How many orders there are.
+pub(super) const ORDER_COUNT: usize = 5;
+
+/// The items in one of the orders.
+pub(super) fn order(problem: &Problem, which: usize) -> Vec<u32> {
+    let live = Most::new(&problem.live());
+    let keys: Vec<_> = problem.items.iter().map(|item| ORDERS[which](item, &live)).collect();
+    let mut order: Vec<u32> = (0..problem.items.len() as u32).collect();
+    order.sort_by_key(|&at| Reverse(keys[at as usize]));
+    order
 }
 
-/// The items in each of the orders.
-pub(super) fn orders(problem: &Problem) -> impl Iterator<Item = Vec<u32>> {
-    let live = problem.live();
-    ORDERS.into_iter().map(move |key| {
-        let keys: Vec<_> = problem.items.iter().map(|item| key(item, &live)).collect();
-        let mut order: Vec<u32> = (0..problem.items.len() as u32).collect();
-        order.sort_by_key(|&at| Reverse(keys[at as usize]));
-        order
-    })
-}
-
-/// Places all in an order, or gives up when one ends above `most`.
+/// Places all in an order, or gives up when one ends above `most`, or at the limit.
 pub(super) fn place(
     problem: &Problem,
     order: &[u32],
     occupied: &mut Occupied,
     most: usize,
+    limit: &mut Limit,
 ) -> Option<Placement> {
     occupied.clear();
     let mut placement = Placement { offsets: vec![0; problem.items.len()], peak: 0 };
     for &at in order {
         let item = &problem.items[at as usize];
-        let offset = occupied.lowest(item);
+        let offset = occupied.lowest(item, limit)?;
         if offset + item.size > most {
             return None;
         }

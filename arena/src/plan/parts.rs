@@ -5,12 +5,15 @@
 //! loss: every other one is wholly above or below it, so the two sides can be exchanged. Without these items more
 //! sections come apart.
 
+use super::clock::Limit;
 use super::lcm;
 use super::problem::Problem;
 
 /// Rounds of taking the longest-lived items out: lifetimes nested in each other would take as many as there are
 /// items, and each looks at all that is left.
 const ROUNDS: u32 = 64;
+/// Steps that an item takes in a round.
+const STEPS_AN_ITEM: u64 = 200;
 
 /// A part of a problem.
 #[derive(Debug)]
@@ -33,14 +36,14 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Cuts a problem.
-    pub(super) fn of(problem: Problem) -> Self {
+    /// Cuts a problem; at the limit no further.
+    pub(super) fn of(problem: Problem, limit: &mut Limit) -> Self {
         let ids = (0..problem.items.len() as u32).collect();
         let mut found = Self::default();
         let mut waiting = vec![(Part { problem, ids, base: 0 }, 0)];
         while let Some((part, round)) = waiting.pop() {
             for part in apart(part) {
-                match found.without_longest(part, round) {
+                match found.without_longest(part, round, limit) {
                     Ok(rest) => waiting.push((rest, round + 1)),
                     Err(whole) => found.parts.push(whole),
                 }
@@ -51,13 +54,14 @@ impl Parts {
 
     /// Places the items that live as long as the part, and returns what is left; the part as it was if there are
     /// none.
-    fn without_longest(&mut self, part: Part, round: u32) -> Result<Part, Part> {
+    fn without_longest(&mut self, part: Part, round: u32, limit: &mut Limit) -> Result<Part, Part> {
         let Part { problem, ids, mut base } = part;
         let longest = |at: usize| problem.items[at].length() == problem.sections;
         let align = problem.items.iter().try_fold(1, |all, item| lcm(all, item.align));
         // Above an item of another size the alignment of the others would cost something.
         let fits = |at: usize| align.is_some_and(|align| problem.items[at].size % align == 0);
-        if round == ROUNDS || !(0..ids.len()).any(|at| longest(at) && fits(at)) {
+        let is_over = round == ROUNDS || !limit.spend(STEPS_AN_ITEM * ids.len() as u64);
+        if is_over || !(0..ids.len()).any(|at| longest(at) && fits(at)) {
             return Err(Part { problem, ids, base });
         }
         // Where all is aligned anyway the base is.

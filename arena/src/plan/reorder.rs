@@ -4,7 +4,7 @@
 //! Clements, JAIR 10, 1999). That scales to nets that a corner search cannot take, and gets near what lives where
 //! nothing has to fit exactly.
 
-use super::clock::Deadline;
+use super::clock::Limit;
 use super::first_fit::{Placement, place};
 use super::occupied::Occupied;
 use super::problem::Problem;
@@ -29,24 +29,25 @@ pub(super) struct Reorder {
 
 impl Reorder {
     /// Begins with an order and what it leads to.
-    pub(super) fn new(order: Vec<u32>, current: Placement) -> Self {
-        Self { order, current, occupied: Occupied::default() }
+    pub(super) fn new(problem: &Problem, order: Vec<u32>, current: Placement) -> Self {
+        Self { order, current, occupied: Occupied::new(problem) }
     }
 
-    /// Improves on `best` until it ends at `goal` or below, or time is over.
+    /// Improves on `best` until it ends at `goal` or below, or to the limit.
     pub(super) fn improve(
         &mut self,
         problem: &Problem,
         best: &mut Placement,
         goal: usize,
         random: &mut Random,
-        deadline: Deadline,
+        limit: &mut Limit,
     ) {
-        while best.peak > goal && !deadline.is_over() {
+        while best.peak > goal && !limit.is_over() {
             let order = self.moved(problem, goal, random);
             // A little worse is a way out.
             let worse = if random.below(WORSE_IN) == 0 { (self.current.peak - goal) / WORSE_BY } else { 0 };
-            let Some(found) = place(problem, &order, &mut self.occupied, self.current.peak + worse) else {
+            let most = self.current.peak + worse;
+            let Some(found) = place(problem, &order, &mut self.occupied, most, limit) else {
                 continue;
             };
             if found.peak < best.peak {

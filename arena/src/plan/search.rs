@@ -1,7 +1,9 @@
 //! Searching for a better placement until time is over.
 //!
-//! Two searches take turns, because neither is good at all problems: corners ([`super::corner`]) where items have to
-//! fit exactly, reordering ([`super::reorder`]) where there are many or some slack.
+//! Three searches take turns, because none is good at all problems: corners ([`super::corner`]) where items have to
+//! fit exactly, reordering ([`super::reorder`]) where there are many or some slack, and sweeps ([`super::resweep`])
+//! where one time is fuller than all others, which for thousands of items makes two attempts at reordering take as
+//! long as a hundred sweeps.
 //!
 //! A corner search mostly either finds a placement with few steps back or gets lost. So it begins anew with another
 //! order after some steps, and each round of orders is allowed more (such heavy-tailed searches need restarts: Gomes,
@@ -10,13 +12,14 @@
 use std::thread;
 use std::time::Duration;
 
-use super::clock::Deadline;
+use super::clock::{Deadline, Limit};
 use super::corner::{MOST_DEPTH, Outcome, Search};
 use super::first_fit::Placement;
 use super::preorder::{PREORDERS, Preorder};
 use super::problem::Problem;
 use super::random::Random;
 use super::reorder::Reorder;
+use super::resweep::Resweep;
 
 /// Steps an item in the first round of orders: a placement takes one or two an item.
 const STEPS_AN_ITEM: f64 = 5.0;
@@ -30,6 +33,8 @@ const MOST_ITEMS: usize = 4_000;
 const TURN: Duration = Duration::from_millis(500);
 /// The more items, the less promising are corners: with so many, reordering has as long a turn.
 const ITEMS_FOR_A_TURN: f64 = 1000.0;
+/// Sweeps are fast: a part of that turn tells whether they lead anywhere.
+const SWEEPING: f64 = 0.25;
 /// What is tried between the goal and what is known ends where less than one in so many of it is left.
 const FRACTION: usize = 16;
 /// Stack of a level of the corner search, enough without optimisation, too.
@@ -47,8 +52,7 @@ pub(super) fn search(
         return;
     }
     if problem.items.len() > MOST_ITEMS {
-        let mut reorder = Reorder::new(order, best.clone());
-        return reorder.improve(problem, best, goal, &mut Random::new(0), deadline);
+        return without_corners(problem, order, best, goal, deadline);
     }
     // A corner search goes as deep as there are items; a caller's stack may be too short for that.
     thread::scope(|scope| {
@@ -59,9 +63,29 @@ pub(super) fn search(
     });
 }
 
+/// The search for so many items that corners are out of the question.
+fn without_corners(
+    problem: &Problem,
+    order: Vec<u32>,
+    best: &mut Placement,
+    goal: usize,
+    deadline: Deadline,
+) {
+    let mut random = Random::new(0);
+    let mut resweep = Resweep::new(problem);
+    let mut reorder = Reorder::new(problem, order, best.clone());
+    let mut turn = TURN;
+    while best.peak > goal && !deadline.is_over() {
+        resweep.improve(problem, best, goal, &mut random, &mut Limit::time(deadline.within(turn)));
+        reorder.improve(problem, best, goal, &mut random, &mut Limit::time(deadline.within(turn)));
+        turn += turn / 2;
+    }
+}
+
 fn take_turns(problem: &Problem, order: Vec<u32>, best: &mut Placement, goal: usize, deadline: Deadline) {
     let mut random = Random::new(0);
-    let mut reorder = Reorder::new(order, best.clone());
+    let mut reorder = Reorder::new(problem, order, best.clone());
+    let mut resweep = Resweep::new(problem);
     // Nothing below this is looked for: at first the goal, later what was proven.
     let mut least = goal.max(problem.max_live());
     let mut at_least = Corners::new(problem, least);
@@ -105,7 +129,10 @@ fn take_turns(problem: &Problem, order: Vec<u32>, best: &mut Placement, goal: us
                 Attempt::Stopped => {}
             }
         }
-        reorder.improve(problem, best, least, &mut random, deadline.within(turn.mul_f64(reordering)));
+        let end = deadline.within(turn.mul_f64(SWEEPING * reordering));
+        resweep.improve(problem, best, least, &mut random, &mut Limit::time(end));
+        let end = deadline.within(turn.mul_f64(reordering));
+        reorder.improve(problem, best, least, &mut random, &mut Limit::time(end));
         turn += turn / 2;
     }
 }

@@ -4,6 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod limits;
+#[path = "../../examples/plan_scale/nets.rs"]
+mod nets;
+mod strategies;
+
 const LONG: Duration = Duration::from_secs(20);
 
 fn optimal() -> Planner {
@@ -131,34 +136,19 @@ fn full(seed: u64, count: usize) -> (Vec<Buffer>, usize) {
     (parts.iter().map(buffer).collect(), SIDE)
 }
 
-/// A net that is trained: each layer keeps some of its outputs for its way back, and some for a layer further on.
-fn net(layers: u64) -> Vec<Buffer> {
-    let mut random = random::Random::new(layers);
-    let end = 8 * layers;
-    let mut buffers = Vec::new();
-    for layer in 0..layers {
-        let (there, back) = (4 * layer, end - 4 * layer);
-        let mut size = || (2.0_f64).powf(2.0 + 24.0 * random.unit()) as usize;
-        buffers.push(Buffer::new(0, end, size()));
-        buffers.push(Buffer::new(there, back, size()));
-        buffers.push(Buffer::new(there + 1, back - 1, size()));
-        for at in 0..3 {
-            buffers.push(Buffer::new(there + at, there + at + 2, size()));
-            buffers.push(Buffer::new(back - 3 + at, back - 1 + at, size()));
-        }
-        let skip = 1 + 4 * random.below(20) as u64;
-        buffers.push(Buffer::new(there, (there + skip).min(back), 1 << 20));
-    }
-    buffers
-}
-
 #[test]
 fn deep_nets_need_little_more_than_what_lives() {
-    for layers in [1, 10, 300] {
-        let buffers = net(layers);
+    for layers in [1, 10, 300, 2_300] {
+        let buffers = nets::trained_net(layers, layers);
         let plan = Planner::default().plan(&buffers).unwrap();
         assert_eq!(verify(&buffers, 1, &plan), Ok(()));
         assert!(plan.ratio() <= 1.01, "{layers}: {}", plan.ratio());
+    }
+    for blocks in [1, 2, 40, 1_700] {
+        let buffers = nets::trained_decoder(blocks, blocks);
+        let plan = Planner::default().plan(&buffers).unwrap();
+        assert_eq!(verify(&buffers, 1, &plan), Ok(()));
+        assert!(plan.ratio() <= 1.01, "{blocks}: {}", plan.ratio());
     }
 }
 
@@ -224,8 +214,12 @@ fn sizes_beyond_31_bits_are_searched_in_larger_units() {
 #[test]
 fn wrong_plans_are_found_out() {
     let buffers = [Buffer::new(0, 2, 4), Buffer::new(1, 3, 4), Buffer::new(2, 4, 4)];
-    let plan =
-        |offsets: [usize; 3], peak_bytes| Plan { offsets: offsets.to_vec(), peak_bytes, max_live_bytes: 8 };
+    let plan = |offsets: [usize; 3], peak_bytes| Plan {
+        offsets: offsets.to_vec(),
+        peak_bytes,
+        max_live_bytes: 8,
+        ..Plan::default()
+    };
     assert_eq!(verify(&buffers, 4, &plan([0, 4, 0], 8)), Ok(()));
     for offsets in [[0, 3, 0], [4, 1, 4], [0, 0, 4], [2, 4, 0]] {
         let found = verify(&buffers, 1, &plan(offsets, 8));

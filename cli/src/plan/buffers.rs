@@ -2,24 +2,24 @@
 //!
 //! | column | also called | what it is |
 //! |---|---|---|
-//! | `id` | `buffer`, `buffer_id` | any text without a comma |
+//! | `id` | `buffer`, `buffer_id` | any text without a comma, another one for each buffer |
 //! | `lower` | `start`, `begin` | when the buffer is born |
 //! | `upper` | | when it is dead |
 //! | `end` | | the last time it is alive, instead of `upper` |
 //! | `size` | | its bytes |
 //! | `alignment` | | its offset is a multiple of this; may be missing |
 //!
-//! They may come in any order. Other columns (`offset`, `hint`, ...) are passed over. So is `gaps`: a buffer with
+//! They may come in any order, in letters of any case. Other columns (`offset`, `hint`, ...) are passed over. So is `gaps`: a buffer with
 //! gaps counts as alive throughout, which is safe but may need more.
 
-use std::collections::HashSet;
-use std::io::{self, BufRead, Read as _, Write};
+use std::collections::HashMap;
+use std::io::{self, BufRead, Write};
 
 use mempool_pools::arena::plan::{Buffer, Plan};
 use thiserror::Error;
 
-/// Longer lines are in no file of buffers; without an end to them a file of one line would be read into memory.
-const LONGEST_LINE: u64 = 4096;
+use crate::lines::{BYTE_ORDER_MARK, LineError, Lines, shortened};
+
 /// As many as memory for them is a few GB.
 const MOST_BUFFERS: usize = 1 << 24;
 
@@ -27,16 +27,16 @@ const MOST_BUFFERS: usize = 1 << 24;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BuffersError {
-    /// The file cannot be read.
+    /// The file cannot be read as text.
     #[error(transparent)]
-    Io(#[from] io::Error),
+    Text(#[from] LineError),
     /// A line that is no buffer.
     #[error("line {line}: {problem}: {text:?}")]
     Line {
         /// The line's number, counted from 1.
         line: u64,
         /// What is wrong.
-        problem: &'static str,
+        problem: String,
         /// The line, at most its first 80 characters.
         text: String,
     },
@@ -47,6 +47,16 @@ pub enum BuffersError {
         column: &'static str,
         /// The header, at most its first 80 characters.
         text: String,
+    },
+    /// Two buffers that are called the same.
+    #[error("line {line}: the buffer {id:?} is there already, on line {first}")]
+    Twice {
+        /// The line of the second one.
+        line: u64,
+        /// The line of the first one.
+        first: u64,
+        /// What they are called, at most its first 80 characters.
+        id: String,
     },
     /// More buffers than are read.
     #[error("line {line}: more than {MOST_BUFFERS} buffers are not read")]
@@ -80,21 +90,31 @@ struct Columns {
     count: usize,
 }
 
+/// The fields of a line.
+fn fields(line: &str) -> impl Iterator<Item = &str> {
+    line.split(',').map(str::trim)
+}
+
 /// Whether a first line is the header of such a file.
 #[must_use]
 pub fn begins(line: &str) -> bool {
-    let has = |names: &[&str]| line.split(',').any(|field| names.contains(&field.trim()));
-    has(&["lower", "start", "begin"]) || has(&["upper", "end"])
+    let is_time = |field: &str| {
+        ["lower", "start", "begin", "upper", "end"].iter().any(|name| field.eq_ignore_ascii_case(name))
+    };
+    fields(line.trim_start_matches(BYTE_ORDER_MARK)).any(is_time)
 }
 
 impl Columns {
     fn parse(header: &str) -> Result<Self, BuffersError> {
-        let fields: Vec<&str> = header.split(',').map(str::trim).collect();
-        let distinct: HashSet<&str> = fields.iter().copied().collect();
-        if distinct.len() != fields.len() {
-            return Err(wrong(1, "a column is there twice", header));
+        let names: Vec<String> = fields(header).map(str::to_ascii_lowercase).collect();
+        let mut places = HashMap::new();
+        for (at, name) in names.iter().enumerate() {
+            // What stands behind a separator at the end is no column.
+            if places.insert(name.as_str(), at).is_some() && !name.is_empty() {
+                return Err(wrong(1, format!("the column {name:?} is there twice"), header));
+            }
         }
-        let find = |names: &[&str]| fields.iter().position(|field| names.contains(field));
+        let find = |names: &[&str]| names.iter().find_map(|name| places.get(name).copied());
         let need = |names: &[&'static str]| {
             find(names).ok_or_else(|| BuffersError::Column { column: names[0], text: shortened(header) })
         };
@@ -105,43 +125,62 @@ impl Columns {
             upper_is_alive: find(&["upper"]).is_none(),
             size: need(&["size"])?,
             alignment: find(&["alignment"]),
-            count: fields.len(),
+            count: names.len(),
         })
     }
 
     fn buffer<'a>(&self, text: &'a str, line: u64) -> Result<(&'a str, Buffer), BuffersError> {
-        let fields: Vec<&str> = text.split(',').map(str::trim).collect();
-        if fields.len() != self.count {
-            return Err(wrong(line, "there are more or fewer fields than columns", text));
+        let wrong = |problem: String| wrong(line, problem, text);
+        let fields: Vec<&str> = fields(text).collect();
+        let (count, expected) = (fields.len(), self.count);
+        // Separators at the end are no fields.
+        let is_more = count > expected && fields[expected..].iter().any(|field| !field.is_empty());
+        if count < expected || is_more {
+            return Err(wrong(format!("there are {count} fields, and the header has {expected} columns")));
         }
-        let number = |at: usize, problem| fields[at].parse::<u64>().map_err(|_| wrong(line, problem, text));
-        let lower = number(self.lower, "the beginning is not a time")?;
-        let upper = number(self.upper, "the end is not a time")?;
-        let upper = upper.checked_add(u64::from(self.upper_is_alive));
-        let upper = upper.ok_or_else(|| wrong(line, "the end is not a time", text))?;
+        let number = |at: usize, what| {
+            whole(fields[at]).map_err(|why| wrong(format!("{what} {:?} {why}", fields[at])))
+        };
+        let bytes = |at: usize, what| {
+            let bytes = number(at, what)?;
+            usize::try_from(bytes).map_err(|_| wrong(format!("{what} {bytes} is more than {}", usize::MAX)))
+        };
+        let lower = number(self.lower, "the beginning")?;
+        let end = number(self.upper, "the end")?;
+        let upper = end
+            .checked_add(u64::from(self.upper_is_alive))
+            .ok_or_else(|| wrong(format!("nothing lives on after the end {end}")))?;
         if lower >= upper {
-            return Err(wrong(line, "the buffer ends before it begins, or is never alive", text));
+            return Err(wrong(format!(
+                "the buffer begins at {lower} and ends at {end}, so it is never alive"
+            )));
         }
-        let bytes = |at, problem| {
-            usize::try_from(number(at, problem)?).map_err(|_| wrong(line, "the size is too large", text))
-        };
-        let size_bytes = bytes(self.size, "the size is not a number of bytes")?;
-        let align_bytes = match self.alignment {
-            Some(at) => bytes(at, "the alignment is not a number of bytes")?,
-            None => 1,
-        };
+        let size_bytes = bytes(self.size, "the size")?;
+        let align_bytes = self.alignment.map_or(Ok(1), |at| bytes(at, "the alignment"))?;
         if align_bytes == 0 {
-            return Err(wrong(line, "nothing is aligned to 0 bytes", text));
+            return Err(wrong("nothing is aligned to 0 bytes".to_owned()));
         }
         Ok((fields[self.id], Buffer { lower, upper, size_bytes, align_bytes }))
     }
 }
 
-fn shortened(text: &str) -> String {
-    text.chars().take(80).collect()
+/// A whole number, or why it is none.
+fn whole(field: &str) -> Result<u64, String> {
+    field.parse().map_err(|_| {
+        let is_digits = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        if field.is_empty() {
+            "is missing".to_owned()
+        } else if field.strip_prefix('-').is_some_and(is_digits) {
+            "is negative".to_owned()
+        } else if is_digits(field) {
+            format!("is more than {}", u64::MAX)
+        } else {
+            "is not a whole number".to_owned()
+        }
+    })
 }
 
-fn wrong(line: u64, problem: &'static str, text: &str) -> BuffersError {
+fn wrong(line: u64, problem: String, text: &str) -> BuffersError {
     BuffersError::Line { line, problem, text: shortened(text) }
 }
 
@@ -149,24 +188,12 @@ fn wrong(line: u64, problem: &'static str, text: &str) -> BuffersError {
 ///
 /// # Errors
 /// [`BuffersError`], with the line.
-pub fn parse(mut source: impl BufRead) -> Result<Buffers, BuffersError> {
+pub fn parse(source: impl BufRead) -> Result<Buffers, BuffersError> {
+    let mut lines = Lines::new(source);
+    let header = lines.next()?.map_or("", |(_, text)| text);
+    let columns = Columns::parse(header)?;
     let mut found = Buffers::default();
-    let mut columns = None;
-    let mut bytes = Vec::new();
-    for line in 1.. {
-        bytes.clear();
-        if source.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes)? == 0 {
-            break;
-        }
-        let text = String::from_utf8_lossy(&bytes);
-        let text = text.trim_end();
-        if bytes.len() as u64 == LONGEST_LINE && !bytes.ends_with(b"\n") {
-            return Err(wrong(line, "the line is too long", text));
-        }
-        let Some(columns) = &columns else {
-            columns = Some(Columns::parse(text)?);
-            continue;
-        };
+    while let Some((line, text)) = lines.next()? {
         if text.is_empty() {
             continue;
         }
@@ -178,10 +205,21 @@ pub fn parse(mut source: impl BufRead) -> Result<Buffers, BuffersError> {
         found.buffers.push(buffer);
         found.lines.push(line);
     }
-    if columns.is_none() {
-        return Err(BuffersError::Column { column: "id", text: String::new() });
-    }
+    found.each_once()?;
     Ok(found)
+}
+
+impl Buffers {
+    /// Whoever reads offsets finds them by the buffers' names.
+    fn each_once(&self) -> Result<(), BuffersError> {
+        let mut seen: HashMap<&str, u64> = HashMap::with_capacity(self.ids.len());
+        for (id, &line) in self.ids.iter().zip(&self.lines) {
+            if let Some(first) = seen.insert(id, line) {
+                return Err(BuffersError::Twice { line, first, id: shortened(id) });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Writes a line `id,lower,upper,size,offset` for each buffer, without [`HEADER`].

@@ -1,53 +1,58 @@
 //! Logs of RMM's `logging_resource_adaptor`.
 
-use std::io::Read;
-
-use serde::Deserialize;
+use std::io::BufRead;
 
 use super::addresses::ByAddress;
 use super::{ReadError, Trace};
+use crate::lines::{Lines, shortened};
 
-#[derive(Debug, Deserialize)]
-struct Record {
-    #[serde(rename = "Action")]
-    action: String,
-    #[serde(rename = "Pointer")]
-    pointer: String,
-    #[serde(rename = "Size")]
-    size: usize,
-    #[serde(rename = "Stream")]
-    stream: String,
-}
+/// The columns that are always there, in this order; what follows them is passed over. Nothing is quoted in a log.
+const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
 
 /// Whether this is the first line of a log.
 pub(super) fn begins(line: &str) -> bool {
-    line.starts_with("Thread,Time,Action,Pointer,Size,Stream")
+    line.starts_with(COLUMNS)
 }
 
-pub(super) fn parse(source: impl Read) -> Result<Trace, ReadError> {
+/// Reads what follows the first line.
+pub(super) fn parse(mut lines: Lines<impl BufRead>) -> Result<Trace, ReadError> {
     let mut trace = ByAddress::default();
-    let mut records = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(source);
-    for (number, record) in (1..).zip(records.deserialize::<Record>()) {
-        let wrong = |problem: String| ReadError::Rmm { record: number, problem };
-        let record = record.map_err(|error| wrong(error.to_string()))?;
-        let address = |text: &str| {
-            let found = match text.strip_prefix("0x") {
-                Some(digits) => u64::from_str_radix(digits, 16).ok(),
-                None if text == "(nil)" => Some(0),
-                None => text.parse().ok(),
-            };
-            found.ok_or_else(|| wrong(format!("{text:?} is not an address")))
-        };
-        match record.action.as_str() {
-            "allocate" => {
-                trace.allocate(address(&record.pointer)?, record.size, address(&record.stream)?);
-            }
-            "free" | "deallocate" => trace.free(address(&record.pointer)?),
-            "allocate failure" => {}
-            other => return Err(wrong(format!("the action {other:?} is not known"))),
+    while let Some((number, line)) = lines.next()? {
+        if !line.is_empty() {
+            record(&mut trace, line).map_err(|problem| {
+                let text = shortened(line);
+                ReadError::Rmm { line: number, problem, text }
+            })?;
         }
     }
     Ok(trace.finish())
+}
+
+/// Adds what a line tells, or says what is wrong with it.
+fn record(trace: &mut ByAddress, line: &str) -> Result<(), String> {
+    let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+    let &[_, _, action, pointer, size, stream, ..] = fields.as_slice() else {
+        return Err(format!("there are {} fields, and {COLUMNS} are 6", fields.len()));
+    };
+    match action {
+        "allocate" => {
+            let size = size.parse().map_err(|_| format!("{size:?} is not a size"))?;
+            trace.allocate(address(pointer)?, size, address(stream)?);
+        }
+        "free" | "deallocate" => trace.free(address(pointer)?),
+        "allocate failure" => {}
+        other => return Err(format!("the action {:?} is not known", shortened(other))),
+    }
+    Ok(())
+}
+
+fn address(text: &str) -> Result<u64, String> {
+    let found = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None if text == "(nil)" => Some(0),
+        None => text.parse().ok(),
+    };
+    found.ok_or_else(|| format!("{text:?} is not an address"))
 }
 
 #[cfg(test)]
@@ -77,13 +82,13 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_log_is_an_error_that_names_the_record() {
+    fn a_damaged_log_is_an_error_that_names_the_line() {
         let header = "Thread,Time,Action,Pointer,Size,Stream\n";
         for record in
             ["1,0,allocate,nowhere,1,0", "1,0,take,0x1,1,0x0", "1,0,allocate,0x1,-5,0x0", "1,0,free"]
         {
             let error = parse(format!("{header}{record}\n").as_bytes()).unwrap_err().to_string();
-            assert!(error.contains("record 1"), "{error}");
+            assert!(error.starts_with("line 2: "), "{error}");
         }
     }
 }

@@ -7,6 +7,7 @@ use mempool_pools::arena::trace::TraceError;
 
 use super::addresses::ByAddress;
 use super::{ReadError, Trace};
+use crate::lines::{Lines, shortened};
 
 /// Whether this is the first line of a recording.
 pub(super) fn begins(line: &str) -> bool {
@@ -21,31 +22,31 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-pub(super) fn parse(first: &str, mut lines: impl BufRead) -> Result<Trace, ReadError> {
+pub(super) fn parse(first: &str, mut lines: Lines<impl BufRead>) -> Result<Trace, ReadError> {
     let mut trace = ByAddress::default();
-    let mut line = first.to_owned();
-    for at in 1.. {
-        let wrong =
-            |problem| TraceError { line: at, problem, text: line.trim_end().chars().take(80).collect() };
-        let mut fields = line.split_whitespace();
-        if let Some(op @ ("0" | "1")) = fields.next() {
-            let mut field = |problem| fields.next().and_then(number).ok_or_else(|| wrong(problem));
-            let pointer = field("the second field is not a pointer")?;
-            let bytes = field("the third field is not a size")?;
-            let stream = field("the fourth field is not a stream")?;
-            if op == "1" {
-                let bytes = usize::try_from(bytes).map_err(|_| wrong("the size is too large"))?;
-                trace.allocate(pointer, bytes, stream);
-            } else {
-                trace.free(pointer);
-            }
-        }
-        line.clear();
-        if lines.read_line(&mut line)? == 0 {
-            break;
-        }
+    event(&mut trace, first, 1)?;
+    while let Some((number, line)) = lines.next()? {
+        event(&mut trace, line, number)?;
     }
     Ok(trace.finish())
+}
+
+/// Adds what a line tells, if it is not a phase's.
+fn event(trace: &mut ByAddress, line: &str, number: u64) -> Result<(), TraceError> {
+    let wrong = |problem| TraceError { line: number, problem, text: shortened(line) };
+    let mut fields = line.split_whitespace();
+    let Some(op @ ("0" | "1")) = fields.next() else { return Ok(()) };
+    let mut field = |problem| fields.next().and_then(self::number).ok_or_else(|| wrong(problem));
+    let pointer = field("the second field is not a pointer")?;
+    let bytes = field("the third field is not a size")?;
+    let stream = field("the fourth field is not a stream")?;
+    if op == "1" {
+        let bytes = usize::try_from(bytes).map_err(|_| wrong("the size is too large"))?;
+        trace.allocate(pointer, bytes, stream);
+    } else {
+        trace.free(pointer);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
