@@ -7,7 +7,7 @@ use crate::buffer_heap::BufferHeaps;
 use crate::error::ArenaError;
 use crate::in_advance::{allocate_growing, take_for_a_start};
 use crate::invariant::Violation;
-use crate::layout::{MappedSegment, lay_out};
+use crate::layout::{LaidOut, MappedSegment, Usage, lay_out};
 use crate::placement::{LiveBlock, Placed, Placement};
 use crate::range::AddressRange;
 use crate::request::Request;
@@ -217,8 +217,11 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
     #[must_use]
     pub fn layout(&self) -> Vec<MappedSegment> {
         let owned = self.placement.live_blocks().into_iter().map(|block| (block, self.keeps(block.addr)));
-        let inner = self.steps.live_blocks().chain(self.heaps.live_blocks()).collect();
-        lay_out(self.placement.mapped_ranges(), owned.collect(), inner)
+        let inner = self.steps.live_blocks().map(LaidOut::from);
+        let buffers = self.steps.free_buffers().chain(self.heaps.free_buffers());
+        let buffers = buffers.map(|range| LaidOut { range, usage: Usage::Kept { buffer_bytes: range.len } });
+        let inner = inner.chain(self.heaps.live_blocks().map(LaidOut::from)).chain(buffers);
+        lay_out(self.placement.mapped_ranges(), owned.collect(), inner.collect())
     }
 
     /// See [`Placement::stats`].

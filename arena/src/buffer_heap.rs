@@ -238,6 +238,11 @@ impl BufferHeaps {
         self.heaps.iter().flat_map(|(_, heap)| heap.live_blocks())
     }
 
+    /// All buffers that are nobody's.
+    pub fn free_buffers(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        self.heaps.iter().flat_map(|(_, heap)| heap.free_buffers())
+    }
+
     /// How many buffers are alive.
     #[must_use]
     pub fn live_count(&self) -> usize {

@@ -12,6 +12,15 @@ pub struct LaidOut {
     pub usage: Usage,
 }
 
+impl From<LiveBlock> for LaidOut {
+    fn from(block: LiveBlock) -> Self {
+        Self {
+            range: AddressRange::new(block.addr, block.allocated_bytes),
+            usage: Usage::Live { requested_bytes: block.requested_bytes },
+        }
+    }
+}
+
 /// What a stretch of mapped memory is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Usage {
@@ -20,8 +29,11 @@ pub enum Usage {
         /// Bytes requested.
         requested_bytes: usize,
     },
-    /// A part that a planned step or a set of buffers has and does not use now.
-    Kept,
+    /// A part that a planned step or a buffer has, and that is nobody's now.
+    Kept {
+        /// Bytes that are a buffer's, which keeps what it holds.
+        buffer_bytes: usize,
+    },
     /// Free.
     Free,
 }
@@ -36,21 +48,16 @@ pub struct MappedSegment {
 }
 
 /// Cuts `mapped` into segments by the blocks in it. `owned` are the placement's own blocks, each with whether steps or
-/// buffers keep it; `inner` are the live blocks in those.
+/// buffers keep it; `inner` is what lies in those.
 pub(crate) fn lay_out(
     mut mapped: Vec<AddressRange>,
     owned: Vec<(LiveBlock, bool)>,
-    inner: Vec<LiveBlock>,
+    mut inner: Vec<LaidOut>,
 ) -> Vec<MappedSegment> {
     mapped.retain(|range| !range.is_empty());
     mapped.sort();
-    let live = |block: &LiveBlock| LaidOut {
-        range: AddressRange::new(block.addr, block.allocated_bytes),
-        usage: Usage::Live { requested_bytes: block.requested_bytes },
-    };
     let mut used: Vec<LaidOut> =
-        owned.iter().filter(|(_, is_kept)| !is_kept).map(|(block, _)| live(block)).collect();
-    let mut inner: Vec<LaidOut> = inner.iter().map(live).collect();
+        owned.iter().filter(|(_, is_kept)| !is_kept).map(|(block, _)| LaidOut::from(*block)).collect();
     inner.sort_by_key(|part| part.range);
     for (block, _) in owned.iter().filter(|(_, is_kept)| *is_kept) {
         let whole = AddressRange::new(block.addr, block.allocated_bytes);
@@ -59,7 +66,9 @@ pub(crate) fn lay_out(
         let within: Vec<LaidOut> = within.copied().collect();
         let taken: Vec<AddressRange> = within.iter().map(|part| part.range).collect();
         used.extend(within);
-        used.extend(whole.without(&taken).map(|range| LaidOut { range, usage: Usage::Kept }));
+        used.extend(
+            whole.without(&taken).map(|range| LaidOut { range, usage: Usage::Kept { buffer_bytes: 0 } }),
+        );
     }
     used.sort_by_key(|part| part.range);
     let mut used = used.into_iter().peekable();
@@ -117,7 +126,8 @@ mod tests {
         ];
         // One block lies over the border of two mapped ranges, a kept one has a live one in it.
         let owned = vec![(block(190, 20, 15), false), (block(310, 60, 60), true), (block(100, 10, 1), false)];
-        let segments = lay_out(mapped, owned, vec![block(320, 30, 25)]);
+        let buffer = LaidOut { range: AddressRange::new(350, 5), usage: Usage::Kept { buffer_bytes: 5 } };
+        let segments = lay_out(mapped, owned, vec![block(320, 30, 25).into(), buffer]);
         assert_eq!(segments.len(), 2);
         let live = |requested_bytes| Usage::Live { requested_bytes };
         assert_eq!(
@@ -128,9 +138,10 @@ mod tests {
             parts(&segments[1]),
             [
                 (300, 10, Usage::Free),
-                (310, 10, Usage::Kept),
+                (310, 10, Usage::Kept { buffer_bytes: 0 }),
                 (320, 30, live(25)),
-                (350, 20, Usage::Kept),
+                (350, 5, Usage::Kept { buffer_bytes: 5 }),
+                (355, 15, Usage::Kept { buffer_bytes: 0 }),
                 (370, 30, Usage::Free)
             ]
         );

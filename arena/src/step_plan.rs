@@ -216,6 +216,12 @@ impl StepPlans {
         self.slabs.iter().flat_map(Slab::live_blocks)
     }
 
+    /// All buffers that are nobody's.
+    pub fn free_buffers(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        let free = self.own.iter().filter(|(_, own)| own.step.is_none() && !own.live);
+        free.map(|(&addr, own)| AddressRange::new(addr, own.len))
+    }
+
     /// How many blocks in slabs are alive.
     #[must_use]
     pub fn live_count(&self) -> usize {

@@ -85,7 +85,7 @@ pub struct Segment {
     pub allocated_size: usize,
     /// The same, and freed blocks that queued work still uses.
     pub active_size: usize,
-    /// Bytes that were asked for in blocks that are somebody's.
+    /// Bytes that were asked for in blocks that are somebody's, or a buffer's.
     pub requested_size: usize,
     /// The stream that it serves; 0 where there is none: on the host, for synchronous allocations, after the stream's end.
     pub stream: u64,
@@ -137,12 +137,12 @@ pub struct Block {
     pub address: usize,
     /// Bytes.
     pub size: usize,
-    /// Bytes that were asked for; 0 for what is free or kept.
+    /// Bytes that were asked for; 0 for what is free, or kept and no buffer's.
     pub requested_size: usize,
     /// What it is used for, as PyTorch says it.
     pub state: BlockState,
     frames: Vec<()>,
-    /// Kept for a planned step or a set of buffers, which does not use it now. Its state is that of an allocated block.
+    /// Kept for a planned step or a buffer, and nobody's now. Its state is that of an allocated block.
     pub is_kept: bool,
 }
 

@@ -187,6 +187,11 @@ impl Heap {
         live.map(|(&addr, &Place { len, .. })| LiveBlock { addr, requested_bytes: len, allocated_bytes: len })
     }
 
+    pub(super) fn free_buffers(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        let free = self.places.iter().filter(|(_, place)| !place.live);
+        free.map(|(&addr, place)| AddressRange::new(addr, place.len))
+    }
+
     /// The buffer at `from` lies at `to` from now on.
     pub(super) fn moved(&mut self, from: usize, to: usize) {
         let place = self.places.remove(&from).expect("a buffer lies there");

@@ -104,7 +104,7 @@ impl Collector {
                         (requested_bytes, BlockState::ActivePendingFree, false)
                     }
                     Usage::Live { requested_bytes } => (requested_bytes, BlockState::ActiveAllocated, false),
-                    Usage::Kept => (0, BlockState::ActiveAllocated, true),
+                    Usage::Kept { buffer_bytes } => (buffer_bytes, BlockState::ActiveAllocated, true),
                     Usage::Free => (0, BlockState::Inactive, false),
                 };
                 let (address, size) = (part.range.start, part.range.len);

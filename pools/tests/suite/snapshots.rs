@@ -53,6 +53,12 @@ fn what_steps_and_buffers_keep_is_not_free() {
     let blocks = || snapshot.segments.iter().flat_map(|segment| &segment.blocks);
     let kept: usize = blocks().filter(|block| block.is_kept).map(|block| block.size).sum();
     assert_eq!(kept, 7 * BIG + 3 * BIG);
+    // A buffer keeps what it holds.
+    let other = set.add(2 * BIG).unwrap();
+    let snapshot = pool.snapshot();
+    let blocks = || snapshot.segments.iter().flat_map(|segment| &segment.blocks);
+    let buffer = blocks().find(|block| block.address == other.addr()).unwrap();
+    assert_eq!((buffer.size, buffer.requested_size, buffer.is_kept), (2 * BIG, 2 * BIG, true));
     let live = blocks().find(|block| block.address == held.as_ptr().addr()).unwrap();
     assert_eq!((live.size, live.requested_size, live.is_kept), (BIG, BIG, false));
     recount::check(&pool).unwrap();
