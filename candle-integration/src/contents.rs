@@ -35,8 +35,8 @@ impl Contents {
     /// A storage whose memory nobody writes.
     fn storage(&self, device: &Device) -> candle_core::Result<Storage> {
         let Self { shape, dtype } = self;
-        // SAFETY: the storage is read only if it lies in the block, which a result of this shape and dtype has written.
         match device {
+            // SAFETY: the storage is read only if it lies in the block, which a result of this shape and dtype has written.
             Device::Cpu => unsafe { CpuDevice.alloc_uninit(shape, *dtype) }.map(Storage::Cpu),
             // SAFETY: as above.
             Device::Cuda(cuda) => unsafe { cuda.alloc_uninit(shape, *dtype) }.map(Storage::Cuda),

@@ -115,7 +115,7 @@ fn a_pool_at_its_limit_moves_buffers_where_that_is_wanted() {
         match block {
             Allocation::Block(addr) => {
                 assert!(on_oom);
-                machine.platform.free(addr, OWN);
+                assert_eq!(machine.platform.free(addr, OWN), mempool_pools::device::Free::Done);
             }
             _ => assert!(!on_oom, "{}", machine.device.last_oom().unwrap()),
         }
