@@ -36,6 +36,7 @@ pub mod cuda;
 pub mod device;
 mod environment;
 mod error;
+mod history;
 mod host_copy;
 mod host_upstream;
 mod instrument;
@@ -62,6 +63,7 @@ pub use buffer::{Buffer, BufferStats, Written};
 pub use buffer_set::{BufferSet, CompactionOptions, CompactionStats};
 pub use builder::MemPoolBuilder;
 pub use error::PoolError;
+pub use history::{HistoryOptions, LabelGuard, label, record_history, stop_history};
 pub use host_upstream::set_huge_pages;
 pub use instrument::Instrumented;
 /// The bookkeeping core, for tools that work on traces.

@@ -283,9 +283,9 @@ impl MemPool {
         };
         let scope = Scope { device, pool_id: Some(self.id()) };
         inside(|| {
-            recording::start(scope, path, |recording| match place {
-                Place::Host(slot) => slot.list_live(recording),
-                Place::Device(slot) => slot.list_live(recording),
+            recording::start(scope, path, |listener| match place {
+                Place::Host(slot) => slot.list_live(listener),
+                Place::Device(slot) => slot.list_live(listener),
             })
         })
     }

@@ -80,8 +80,8 @@ pub fn record_trace_for(
     inside(|| {
         registry::require_open()?;
         let scope = Scope { device: None, pool_id: None };
-        recording::start(scope, path, |recording| {
-            registry::for_each_slot(|slot| slot.list_live(recording));
+        recording::start(scope, path, |listener| {
+            registry::for_each_slot(|slot| slot.list_live(listener));
         })
     })
 }

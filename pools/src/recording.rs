@@ -19,13 +19,14 @@ use mempool_arena::LiveBlock;
 
 use crate::device::{DeviceId, Owner};
 use crate::error::PoolError;
+use crate::history;
 use crate::lock::Lock;
 use crate::thread_state::inside;
 pub(crate) use input::read_trace;
 use output::Output;
 use recorder::Recorder;
 
-/// How many recordings go on. Changed under the lock of `RECORDERS`.
+/// How many recordings go on, the history counted as one. Changed under the lock of `RECORDERS`.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 static RECORDERS: Lock<Vec<Recorder>> = Lock::new(Vec::new());
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -81,19 +82,32 @@ pub(crate) fn is_on() -> bool {
     RUNNING.load(Ordering::Relaxed) > 0
 }
 
-/// Tells the recordings that cover it of a change. The caller is inside pool code and holds the lock
+/// Who is to be told of blocks that are live already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listener {
+    /// A recording.
+    Recording(RecordingId),
+    /// The history.
+    History,
+}
+
+/// Tells the history, and the recordings that cover it, of a change. The caller is inside pool code and holds the lock
 /// of the block's slot or arena.
 #[cold]
 pub(crate) fn note(source: Source, change: Change) {
+    history::note(source, change);
     let mut recorders = RECORDERS.lock();
     for recorder in recorders.iter_mut().filter(|recorder| recorder.scope().covers(source)) {
         recorder.note(source.order, change);
     }
 }
 
-/// Tells a recording of the blocks that were live when it began, if it covers them. The caller is
+/// Tells a listener of the blocks that were live when it began, if it covers them. The caller is
 /// inside pool code and holds the lock of their slot or arena.
-pub(crate) fn list(recording: RecordingId, source: Source, live: impl FnOnce() -> Vec<LiveBlock>) {
+pub(crate) fn list(listener: Listener, source: Source, live: impl FnOnce() -> Vec<LiveBlock>) {
+    let Listener::Recording(recording) = listener else {
+        return history::list(source, live());
+    };
     let mut recorders = RECORDERS.lock();
     let found = recorders.iter_mut().find(|recorder| recorder.id() == recording);
     if let Some(recorder) = found.filter(|recorder| recorder.scope().covers(source)) {
@@ -106,6 +120,7 @@ pub(crate) fn list(recording: RecordingId, source: Source, live: impl FnOnce() -
 /// Tells all recordings, or those of one device, that a step ends. The caller is inside pool code.
 pub(crate) fn mark_step(device: Option<DeviceId>) {
     if is_on() {
+        history::mark_step();
         let mut recorders = RECORDERS.lock();
         let concerned = |recorder: &&mut Recorder| device.is_none() || recorder.scope().device == device;
         recorders.iter_mut().filter(concerned).for_each(Recorder::end_step);
@@ -117,7 +132,7 @@ pub(crate) fn mark_step(device: Option<DeviceId>) {
 pub(crate) fn start(
     scope: Scope,
     path: &Path,
-    list_live: impl FnOnce(RecordingId),
+    list_live: impl FnOnce(Listener),
 ) -> Result<TraceRecording, PoolError> {
     let output = Output::create(path)?;
     let id = RecordingId(NEXT_ID.fetch_add(1, Ordering::Relaxed));
@@ -128,7 +143,7 @@ pub(crate) fn start(
     }
     // Made first: a panic below ends the process anyway, but no path leaves the recording behind.
     let recording = TraceRecording { id };
-    list_live(id);
+    list_live(Listener::Recording(id));
     Ok(recording)
 }
 
@@ -143,7 +158,12 @@ fn end(id: RecordingId) -> Option<Recorder> {
 
 fn count_running(recorders: &[Recorder]) {
     let running = recorders.iter().filter(|recorder| !recorder.is_parents()).count();
-    RUNNING.store(running, Ordering::Relaxed);
+    RUNNING.store(running + usize::from(history::is_kept()), Ordering::Relaxed);
+}
+
+/// Notes that the history begins or ends. The caller is inside pool code and holds no lock.
+pub(crate) fn count_listeners() {
+    count_running(&RECORDERS.lock());
 }
 
 /// The lock of all recordings, for the fork handlers.

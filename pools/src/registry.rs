@@ -12,7 +12,7 @@ use crate::error::PoolError;
 use crate::lock::Lock;
 use crate::options::PoolOptions;
 use crate::slot::{Setup, Slot};
-use crate::{environment, os, recording, region, thread_state};
+use crate::{environment, history, os, recording, region, thread_state};
 
 /// The most pools that can exist at once. Each takes at least two parts of the region, so
 /// address space would end not far beyond.
@@ -228,11 +228,17 @@ extern "C" fn before_fork() {
     slots().for_each(|slot| slot.lock_for_fork().hold_for_fork());
     region::HOST.lock_for_fork().hold_for_fork();
     recording::lock_for_fork().hold_for_fork();
+    history::lock_for_fork().hold_for_fork();
+    history::lock_labels_for_fork().hold_for_fork();
 }
 
 /// Lets go of every lock, in the parent and in the child.
 extern "C" fn after_fork() {
     // SAFETY: the system calls this on the thread that forked, or its copy, after `before_fork`.
+    unsafe { history::lock_labels_for_fork().release_after_fork() };
+    // SAFETY: as above.
+    unsafe { history::lock_for_fork().release_after_fork() };
+    // SAFETY: as above.
     unsafe { recording::lock_for_fork().release_after_fork() };
     // SAFETY: as above.
     unsafe { region::HOST.lock_for_fork().release_after_fork() };

@@ -17,7 +17,7 @@ use crate::host_copy;
 use crate::host_upstream::HostUpstream;
 use crate::lock::Lock;
 use crate::os;
-use crate::recording::{self, Change, RecordingId, Source};
+use crate::recording::{self, Change, Listener, Source};
 use crate::sizing::growth_bytes;
 use crate::stats::{PoolStats, StepStats};
 use crate::step::StepNumber;
@@ -418,11 +418,11 @@ impl Slot {
         })
     }
 
-    /// Tells a recording of the blocks that are live, whichever pool the slot holds. The caller is
+    /// Tells a listener of the blocks that are live, whichever pool the slot holds. The caller is
     /// [`Inside`](crate::thread_state::Inside).
-    pub(crate) fn list_live(&self, recording: RecordingId) {
+    pub(crate) fn list_live(&self, listener: Listener) {
         if let Some(core) = self.core.lock().as_ref() {
-            recording::list(recording, core.source(), || core.arena.live_blocks());
+            recording::list(listener, core.source(), || core.arena.live_blocks());
         }
     }
 

@@ -1,13 +1,17 @@
 //! What lies where in pools, at one moment, in the layout of PyTorch's memory snapshots.
 
 mod collect;
+mod compare;
 mod file;
+mod trace;
 
 use serde::{Deserialize, Serialize};
 
 use crate::stats::PoolStats;
 
 pub(crate) use collect::Collector;
+pub use compare::Growth;
+pub use trace::{Action, Frame, TraceEntry};
 
 /// What lies where in pools at one moment.
 ///
@@ -21,8 +25,9 @@ pub(crate) use collect::Collector;
 pub struct Snapshot {
     /// Stretches of mapped memory without gaps, in order of address for each device.
     pub segments: Vec<Segment>,
-    /// For each device what happened: nothing, as long as no history is recorded.
-    device_traces: Vec<Vec<()>>,
+    /// For each device what happened to blocks that lie in what is mapped now, the last entries of the
+    /// [history](crate::record_history): nothing where none is kept.
+    pub device_traces: Vec<Vec<TraceEntry>>,
     allocator_settings: AllocatorSettings,
     external_annotations: Vec<()>,
     /// What PyTorch's snapshots do not have.
@@ -40,6 +45,8 @@ pub struct Extra {
     pub devices: Vec<DeviceInfo>,
     /// The pools that were looked at.
     pub pools: Vec<PoolInfo>,
+    /// Entries of the history that are no longer kept; `None` where no history is kept.
+    pub dropped_entries: Option<u64>,
 }
 
 /// A device with pools.
@@ -141,9 +148,30 @@ pub struct Block {
     pub requested_size: usize,
     /// What it is used for, as PyTorch says it.
     pub state: BlockState,
-    frames: Vec<()>,
+    /// Its label, for PyTorch's viewers: what is innermost first, with the thread's name as the file and the step as
+    /// the line.
+    pub frames: Vec<Frame>,
+    /// Who allocated it; `None` for what is free, and where no [history](crate::record_history) is kept.
+    pub owner: Option<BlockOwner>,
     /// Kept for a planned step or a buffer, and nobody's now. Its state is that of an allocated block.
     pub is_kept: bool,
+}
+
+/// Who allocated a block.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockOwner {
+    /// The [labels](crate::label) that it was allocated under, as `encoder/layer 3`; empty for none.
+    pub label: String,
+    /// The thread's name; empty for one without.
+    pub thread: String,
+    /// Steps that had ended since the history began.
+    pub step: u32,
+    /// Allocations of that step that came before.
+    pub position: u32,
+    /// When, in microseconds since 1970.
+    pub time_us: u64,
+    /// It was live before the history began: nothing else is known of it.
+    pub is_older: bool,
 }
 
 /// What a block is used for.

@@ -4,6 +4,7 @@ mod allocator;
 mod buffer_sets;
 mod buffers;
 mod contents;
+mod history;
 mod lifetime;
 #[path = "recorded.rs"]
 mod recorded;

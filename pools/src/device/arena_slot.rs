@@ -22,7 +22,7 @@ use crate::device::pool_slot::{GraphToken, PoolSlot};
 use crate::device::state::DeviceState;
 use crate::device::upstream::{DeviceUpstream, Taking};
 use crate::lock::Lock;
-use crate::recording::{self, Change, RecordingId, Source};
+use crate::recording::{self, Change, Listener, Source};
 use crate::step::{DEVICE_GRANULE_BYTES, StepNumber};
 
 /// In whose order an arena's memory is used.
@@ -361,9 +361,9 @@ impl ArenaCore {
         Source { device: Some(self.pool.device.id), pool_id: self.pool_id, order: Some(self.owner) }
     }
 
-    /// Tells a recording of the blocks that are live for their users.
-    pub(crate) fn list_live(&self, recording: RecordingId) {
-        recording::list(recording, self.source(), || {
+    /// Tells a listener of the blocks that are live for their users.
+    pub(crate) fn list_live(&self, listener: Listener) {
+        recording::list(listener, self.source(), || {
             let mut blocks = self.arena.live_blocks();
             blocks.retain(|block| !self.is_pending(block.addr));
             blocks

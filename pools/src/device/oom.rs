@@ -211,7 +211,7 @@ fn find_room(pool: &'static PoolSlot, call: &Call, request: Request, refused: Ar
             return Some(addr);
         }
     }
-    device.note_oom(report(pool, request, &refused.borrow()));
+    device.note_oom(pool.id(), call.owner, report(pool, request, &refused.borrow()));
     None
 }
 

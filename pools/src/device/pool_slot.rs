@@ -26,7 +26,7 @@ use crate::device::upstream::Taking;
 use crate::error::PoolError;
 use crate::lock::Lock;
 use crate::options::Resolved;
-use crate::recording::RecordingId;
+use crate::recording::Listener;
 use crate::stats::{PoolStats, StepStats};
 use crate::step::StepNumber;
 
@@ -690,9 +690,9 @@ impl PoolSlot {
         result
     }
 
-    /// Tells a recording of the pool's blocks that are live for their users.
-    pub(crate) fn list_live(&'static self, recording: RecordingId) {
-        self.for_each_arena(|core| core.list_live(recording));
+    /// Tells a listener of the pool's blocks that are live for their users.
+    pub(crate) fn list_live(&'static self, listener: Listener) {
+        self.for_each_arena(|core| core.list_live(listener));
     }
 
     /// Bytes on free pages that a trim gives back.

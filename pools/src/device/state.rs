@@ -8,7 +8,7 @@ use mempool_arena::Policy;
 
 use crate::builder::default_setup_on;
 use crate::device::DeviceId;
-use crate::device::arena_slot::Use;
+use crate::device::arena_slot::{Owner, Use};
 use crate::device::driver::{CaptureId, Context, DriverError, Event, Stream, StreamId};
 use crate::device::fault::{Fault, planted};
 use crate::device::guard::GuardReport;
@@ -18,9 +18,9 @@ use crate::device::pool_slot::{GraphToken, PoolSetup, PoolSlot};
 use crate::device::upstream::SEGMENT_UNIT_BYTES;
 use crate::error::PoolError;
 use crate::lock::Lock;
-use crate::recording::RecordingId;
+use crate::recording::{Listener, Source};
 use crate::sizing::Available;
-use crate::{os, registry};
+use crate::{history, os, registry};
 
 /// Ordered against `usize::MAX`, which stands for no limit.
 const NO_LIMIT: usize = usize::MAX;
@@ -331,9 +331,9 @@ impl DeviceState {
         self.moving_buffers.load(Ordering::Acquire)
     }
 
-    /// Tells a recording of the blocks that are live in all pools.
-    pub(crate) fn list_live(&'static self, recording: RecordingId) {
-        self.pools().into_iter().for_each(|pool| pool.list_live(recording));
+    /// Tells a listener of the blocks that are live in all pools.
+    pub(crate) fn list_live(&'static self, listener: Listener) {
+        self.pools().into_iter().for_each(|pool| pool.list_live(listener));
     }
 
     /// Ends a step for all pools.
@@ -348,7 +348,9 @@ impl DeviceState {
         self.pools().into_iter().filter(|pool| pool.is_retired()).for_each(PoolSlot::close_if_unused);
     }
 
-    pub(crate) fn note_oom(&self, report: OomReport) {
+    pub(crate) fn note_oom(&self, pool_id: u64, order: Owner, report: OomReport) {
+        let source = Source { device: Some(self.id), pool_id, order: Some(order) };
+        history::note_oom(source, report.requested_bytes, report.device_free_bytes);
         *self.last_oom.lock() = Some(report);
     }
 

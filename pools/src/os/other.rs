@@ -35,3 +35,8 @@ pub(crate) fn abort_with(message: fmt::Arguments<'_>) -> ! {
     report(message);
     std::process::abort()
 }
+
+/// The name of this thread.
+pub(crate) fn thread_name() -> String {
+    std::thread::current().name().unwrap_or_default().to_owned()
+}

@@ -66,7 +66,7 @@ fn pickled(value: serde_json::Value) -> Value {
             let field = |(name, value): (String, serde_json::Value)| {
                 let value = match (pickled(value), &*name) {
                     // PyTorch has a pair here.
-                    (Value::List(pair), "segment_pool_id") => Value::Tuple(pair),
+                    (Value::List(pair), "segment_pool_id" | "pool_id") => Value::Tuple(pair),
                     (value, _) => value,
                 };
                 (HashableValue::String(name), value)

@@ -10,6 +10,7 @@ mod expected;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod gpu;
 mod guards;
+mod history;
 mod moving;
 mod moving_program;
 mod program;
