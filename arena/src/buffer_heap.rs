@@ -204,15 +204,32 @@ impl BufferHeaps {
         self.heaps.iter().filter(|(_, heap)| heap.options().on_oom).map(|&(id, _)| id).collect()
     }
 
-    /// Takes what lies behind the last buffers out of the heaps: blocks that are the pool's to free, and those
-    /// that are to be cut to a length.
-    pub fn give_back(&mut self) -> (Vec<usize>, Vec<AddressRange>) {
-        let (mut unused, mut cut) = (Vec::new(), Vec::new());
-        for (_, heap) in &mut self.heaps {
-            unused.extend(heap.take_unused_blocks().into_iter().map(|block| block.start));
-            cut.extend(heap.cut_blocks());
-        }
-        (unused, cut)
+    /// Takes the blocks in which no buffer lies out of the heaps: they are the pool's to free.
+    pub fn take_unused_blocks(&mut self) -> Vec<usize> {
+        let unused = self.heaps.iter_mut().flat_map(|(_, heap)| heap.take_unused_blocks());
+        unused.map(|block| block.start).collect()
+    }
+
+    /// The parts of blocks that have buffers in them, up to the last, where more follows: what the pool may cut blocks to.
+    #[must_use]
+    pub fn used_parts(&self) -> Vec<AddressRange> {
+        self.heaps.iter().flat_map(|(_, heap)| heap.used_parts()).collect()
+    }
+
+    /// A block of the pool was cut, and is so long now.
+    pub fn resize_block(&mut self, block: AddressRange) {
+        self.heaps.iter_mut().for_each(|(_, heap)| heap.resize_block(block.start, block.len));
+    }
+
+    /// Whether a buffer lost what it held, because a copy failed in the middle.
+    #[must_use]
+    pub fn has_lost_contents(&self, id: HeapId, buffer: BufferId) -> bool {
+        self.find(id).is_some_and(|heap| heap.has_lost_contents(buffer))
+    }
+
+    /// The heap ends to exist if nothing is in it.
+    pub fn remove_if_empty(&mut self, id: HeapId) {
+        self.heaps.retain(|(other, heap)| *other != id || !heap.has_no_blocks() || heap.is_retired());
     }
 
     /// The live buffer that starts at `addr`: its length in bytes.

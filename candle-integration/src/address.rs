@@ -8,15 +8,25 @@ pub(crate) fn of_whole(tensor: &Tensor) -> Option<usize> {
     if !layout.is_contiguous() || layout.start_offset() != 0 {
         return None;
     }
-    let (addr, elements) = match &*storage {
-        Storage::Cpu(storage) => of_cpu(storage),
-        #[cfg(all(feature = "cuda", target_os = "linux"))]
-        Storage::Cuda(storage) => crate::cuda::address_of(storage),
-        #[cfg(not(all(feature = "cuda", target_os = "linux")))]
-        Storage::Cuda(_) => return None,
-        Storage::Metal(_) => return None,
-    };
+    let (addr, elements) = of(&storage)?;
     (elements == tensor.elem_count()).then_some(addr)
+}
+
+/// The address of the storage, whatever part of it the tensor is.
+pub(crate) fn of_storage(tensor: &Tensor) -> Option<usize> {
+    of(&tensor.storage_and_layout().0).map(|(addr, _)| addr)
+}
+
+/// Address and number of elements.
+fn of(storage: &Storage) -> Option<(usize, usize)> {
+    match storage {
+        Storage::Cpu(storage) => Some(of_cpu(storage)),
+        #[cfg(all(feature = "cuda", target_os = "linux"))]
+        Storage::Cuda(storage) => Some(crate::cuda::address_of(storage)),
+        #[cfg(not(all(feature = "cuda", target_os = "linux")))]
+        Storage::Cuda(_) => None,
+        Storage::Metal(_) => None,
+    }
 }
 
 /// Address and number of elements.

@@ -122,7 +122,7 @@ impl Buffer {
     fn bytes(&self) -> Result<usize> {
         let mut dims = self.shape.dims().iter();
         let product = dims.try_fold(self.dtype.size_in_bytes(), |bytes, &dim| bytes.checked_mul(dim));
-        product.ok_or_else(|| Error::BufferShape { expected: self.shape.dims().to_vec(), got: Vec::new() })
+        product.ok_or_else(|| Error::BufferTooLarge { shape: self.shape.dims().to_vec() })
     }
 
     /// The shape of results, or the largest.
@@ -159,10 +159,13 @@ impl Buffer {
     /// [`Error::BufferDType`] for a result of another shape or dtype; [`Error::BufferDevice`] for one elsewhere, or
     /// of another stream.
     pub fn write(&mut self, f: impl FnOnce() -> candle_core::Result<Tensor>) -> Result<Tensor> {
-        let free = self.blocks.iter().position(mempool_pools::Buffer::is_free).unwrap_or(0);
-        let block = &mut self.blocks[free];
-        let (result, written) = block.write(f)?;
-        self.last = None;
+        let free = self.blocks.iter().position(mempool_pools::Buffer::is_free);
+        if free.is_some() {
+            // However `f` ends, what is there then is no result until this says so.
+            self.last = None;
+        }
+        let free = free.unwrap_or(0);
+        let (result, written) = self.blocks[free].write(f)?;
         let result = result.map_err(Error::candle)?;
         self.check(&result)?;
         if result.elem_count() == 0 {
@@ -173,7 +176,13 @@ impl Buffer {
         let bytes = result.elem_count() * self.dtype.size_in_bytes();
         // A view cannot be placed as it is.
         let whole = address::of_whole(&result);
-        let result = if block.settle(written, whole.unwrap_or(0))? {
+        let result = if whole.is_none() && address::of_storage(&result) == Some(block.addr()) {
+            // A view of what was computed in the buffer: that has to make room for the copy.
+            let copy = self.pool.with(|| result.force_contiguous()).map_err(Error::candle)?;
+            drop(result);
+            block.settle(written, 0)?;
+            block.place_next(bytes, || copy.copy())?.map_err(Error::candle)?
+        } else if block.settle(written, whole.unwrap_or(0))? {
             result
         } else {
             block.place_next(bytes, || result.force_contiguous())?.map_err(Error::candle)?
@@ -187,11 +196,15 @@ impl Buffer {
     /// operations on it change what the buffer holds.
     ///
     /// # Errors
-    /// [`Error::BufferEmpty`] when nothing was written, or the last write failed;
+    /// [`Error::BufferEmpty`] when nothing was written, the last write failed or had no element, or the driver failed while
+    /// the buffer was moved;
     /// [`PoolError::BufferInUse`](mempool_pools::PoolError::BufferInUse) in [`Error::Pool`] while the result is held;
     /// [`Error::BufferDevice`] on a thread whose stream is another one.
     pub fn tensor(&mut self) -> Result<Tensor> {
         let Some((block, contents)) = &self.last else { return Err(Error::BufferEmpty) };
+        if self.blocks[*block].has_lost_contents() {
+            return Err(Error::BufferEmpty);
+        }
         contents.tensor(&mut self.blocks[*block], &self.pool.device)
     }
 

@@ -43,8 +43,14 @@ pub enum Error {
     /// A result on another device than its buffer, or computed by another stream.
     #[error("the result is another device's or another stream's than the buffer")]
     BufferDevice,
+    /// A buffer of more bytes than can be counted.
+    #[error("a buffer of shape {shape:?} has more bytes than can be counted")]
+    BufferTooLarge {
+        /// The shape.
+        shape: Vec<usize>,
+    },
     /// A buffer that holds nothing.
-    #[error("nothing was written to the buffer, or its last write failed")]
+    #[error("the buffer holds nothing: it was not written, or its last write failed")]
     BufferEmpty,
     /// A name that a set of buffers has already.
     #[error("there is a buffer {name:?} already")]

@@ -92,6 +92,20 @@ impl BufferPlace {
         }
     }
 
+    fn has_lost_contents(&self) -> bool {
+        let (Self::Host { spot, .. } | Self::Device { spot, .. }) = *self;
+        let Spot::Moving(heap, buffer) = spot else { return false };
+        let lost = match *self {
+            Self::Host { slot, pool_id, .. } => {
+                slot.with_arena(pool_id, |arena| arena.has_lost_contents(heap, buffer))
+            }
+            Self::Device { arena, .. } => {
+                inside(|| arena.lock().as_ref().map(|core| core.arena.has_lost_contents(heap, buffer)))
+            }
+        };
+        lost.unwrap_or(false)
+    }
+
     fn remove(&self) {
         match *self {
             Self::Host { slot, pool_id, spot } => {
@@ -208,6 +222,13 @@ impl Buffer {
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.place.is_free()
+    }
+
+    /// Whether a buffer of a [set](crate::BufferSet) lost what it held, because the driver failed while it was moved.
+    /// It can be written again.
+    #[must_use]
+    pub fn has_lost_contents(&self) -> bool {
+        self.place.has_lost_contents()
     }
 
     /// Runs `f`. If it allocates as it did before, its result is allocated in the buffer.

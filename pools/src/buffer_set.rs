@@ -2,6 +2,7 @@
 
 mod pace;
 
+use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +30,7 @@ pub struct CompactionOptions {
     /// A buffer is old after so many calls; 10 by default.
     pub old_after: u32,
     /// Share of the time between calls that copies may take: between 0 and 1, 0.05 by default. What a call
-    /// does not use is saved for the next 20.
+    /// does not use is saved for about 20 more, and for a larger buffer that waits until it is enough.
     pub budget_share: f64,
     /// Whether buffers move, as many as it takes and whatever the budget, before an allocation from their pool fails.
     /// Not by default.
@@ -155,6 +156,17 @@ pub struct BufferSet {
     heap: Arc<Heap>,
     options: CompactionOptions,
     pace: Pace,
+    /// Keeps the stream alive.
+    keep: Keep,
+}
+
+/// Something that is dropped with its owner.
+struct Keep(#[allow(dead_code)] Option<Box<dyn Any + Send + Sync>>);
+
+impl fmt::Debug for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keep")
+    }
 }
 
 impl BufferSet {
@@ -164,7 +176,8 @@ impl BufferSet {
         Self::new_on(pool, Stream::PER_THREAD)
     }
 
-    /// A set of buffers of a device that work of `stream` writes. For a pool of the host there are no streams.
+    /// A set of buffers of a device that work of `stream` writes, which has to live as long as the set: see
+    /// [`keeping`](Self::keeping). For a pool of the host there are no streams.
     #[must_use]
     pub fn new_on(pool: &MemPool, stream: Stream) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -174,7 +187,19 @@ impl BufferSet {
             Place::Device(slot) => (Home::Device(slot, stream), Pace::of_device(slot.device, stream)),
         };
         let heap = Heap { id, home, arena: Mutex::new(None), pool: pool.clone() };
-        Self { heap: inside(|| Arc::new(heap)), options: CompactionOptions::default(), pace }
+        Self {
+            heap: inside(|| Arc::new(heap)),
+            options: CompactionOptions::default(),
+            pace,
+            keep: Keep(None),
+        }
+    }
+
+    /// Keeps something for as long as the set: what keeps its stream alive.
+    #[must_use]
+    pub fn keeping(mut self, keep: impl Any + Send + Sync) -> Self {
+        self.keep = Keep(Some(Box::new(keep)));
+        self
     }
 
     /// Sets how buffers are moved.
@@ -211,13 +236,26 @@ impl BufferSet {
         &self.heap.pool
     }
 
-    /// Takes `bytes` from the pool in one block, for buffers to come: those that fit lie together from the start. Without
-    /// it the set grows by what a buffer needs, or by half. A compaction gives the block back if nothing lies in it.
+    /// Takes a block of `bytes` from the pool for buffers to come: those that fit lie together from the start. Without it
+    /// the set grows by what a buffer needs, or by half. The block goes back when nothing lies in it at a compaction, when the
+    /// pool is trimmed or when it finds no memory otherwise; what lies behind its last buffer goes back then, too, in pools
+    /// whose policy cuts blocks (`pages`).
     ///
     /// # Errors
     /// As [`add`](Self::add).
     pub fn reserve(&mut self, bytes: usize) -> Result<(), PoolError> {
-        self.add(bytes).map(drop)
+        let Heap { id, home, ref pool, .. } = *self.heap;
+        match home {
+            Home::Host(slot) => {
+                let options = self.options.of_heap(HOST_GRANULE_BYTES);
+                let reserved = slot.with_arena(pool.id(), |arena| arena.reserve_heap(id, options, bytes));
+                Ok(reserved.ok_or(PoolError::Closed)??)
+            }
+            Home::Device(slot, stream) => {
+                let options = self.options.of_heap(DEVICE_GRANULE_BYTES);
+                inside(|| slot.reserve_heap(&self.heap, options, bytes, stream))
+            }
+        }
     }
 
     /// A buffer of `bytes`. It may be dropped before the set and after it.
@@ -230,7 +268,7 @@ impl BufferSet {
         let place = match home {
             Home::Host(slot) => {
                 let options = self.options.of_heap(HOST_GRANULE_BYTES);
-                let added = slot.with_arena(pool.id(), |arena| arena.add_moving_buffer(id, options, bytes));
+                let added = slot.add_moving_buffer(pool.id(), id, options, bytes);
                 let buffer = added.ok_or(PoolError::Closed)??;
                 BufferPlace::Host { slot, pool_id: pool.id(), spot: Spot::Moving(id, buffer) }
             }
@@ -245,8 +283,13 @@ impl BufferSet {
 
     /// Slides buffers together that nobody has, within the budget, and gives blocks back to the pool that are empty then.
     ///
+    /// The first call moves nothing: no time has been saved yet. On the host copies run in the call, and others who use the pool
+    /// wait for them; on a device they are queued.
+    ///
     /// # Errors
     /// [`PoolError::NotHere`] in a capture, and on a thread whose stream of the set's handle is another one.
+    /// [`PoolError::Driver`] when the driver refuses a copy: a buffer of which a part was copied has then
+    /// [lost](Buffer::has_lost_contents) what it held.
     pub fn compact(&mut self) -> Result<Compaction, PoolError> {
         self.move_together(false)
     }
@@ -261,13 +304,13 @@ impl BufferSet {
     }
 
     fn move_together(&mut self, all: bool) -> Result<Compaction, PoolError> {
-        let Self { heap, options, pace } = self;
+        let Self { heap, options, pace, .. } = self;
         let id = heap.id;
         inside(|| match heap.home {
             Home::Host(slot) => {
                 pace.begin(options.budget_share);
                 let budget_bytes = if all { usize::MAX } else { pace.budget_bytes() };
-                let effort = Effort { budget_bytes, all, recordings: false, held_too: false };
+                let effort = Effort { budget_bytes, all, counts: true, recordings: false, held_too: false };
                 let done = slot.with_arena(heap.pool.id(), |arena| host_copy::compact(arena, id, effort));
                 let done = done.ok_or(PoolError::Closed)?;
                 pace.end(&done);
@@ -279,7 +322,8 @@ impl BufferSet {
                     let call = Call::running(slot.device, stream).ok_or(elsewhere.clone())?;
                     pace.begin(options.budget_share);
                     let budget_bytes = if all { usize::MAX } else { pace.budget_bytes() };
-                    let effort = Effort { budget_bytes, all, recordings: true, held_too: false };
+                    let effort =
+                        Effort { budget_bytes, all, counts: true, recordings: true, held_too: false };
                     // Without a buffer there is no arena yet, and nothing to do.
                     let done = heap.with_core(|core| {
                         (core.owner == call.owner).then(|| {
@@ -287,9 +331,11 @@ impl BufferSet {
                             core.compact(id, effort, stream)
                         })
                     });
-                    let done =
-                        done.map_or(Ok(Compaction::default()), |done| done.ok_or(elsewhere.clone()))?;
+                    let (done, copied) = done
+                        .map_or(Ok((Compaction::default(), Ok(()))), |done| done.ok_or(elsewhere.clone()))?;
                     pace.end(&done);
+                    let ordinal = slot.device.ordinal;
+                    copied.map_err(|source| PoolError::Driver { ordinal, source })?;
                     Ok(done)
                 });
                 moved.unwrap_or(Err(elsewhere))

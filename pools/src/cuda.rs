@@ -106,7 +106,7 @@ pub fn buffer(pool: &MemPool, bytes: usize, stream: &Arc<CudaStream>) -> Result<
 /// stream is the calling thread's.
 #[must_use]
 pub fn buffer_set(pool: &MemPool, stream: &Arc<CudaStream>) -> BufferSet {
-    BufferSet::new_on(pool, Stream(stream.cu_stream().expose_provenance()))
+    BufferSet::new_on(pool, Stream(stream.cu_stream().expose_provenance())).keeping(Arc::clone(stream))
 }
 
 pub use events::set_event_reuse;

@@ -9,7 +9,8 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use mempool_arena::{
-    AddressRange, Arena, ArenaError, Effort, MappedSegment, Placed, Placement, Request, Violation,
+    AddressRange, Arena, ArenaError, BufferId, Effort, HeapId, HeapOptions, MappedSegment, Placed, Placement,
+    Request, Violation,
 };
 
 use crate::buffer::Spot;
@@ -128,7 +129,7 @@ impl Core {
         request: Request,
         refused: Result<Placed, ArenaError>,
     ) -> Result<Placed, ArenaError> {
-        let effort = Effort { budget_bytes: usize::MAX, all: true, recordings: false, held_too: false };
+        let effort = Effort::for_memory();
         if host_copy::compact_on_oom(&mut self.arena, effort) == 0 {
             return refused;
         }
@@ -354,6 +355,27 @@ impl Slot {
             core.note(Change::Allocated { addr, size_bytes });
             Some(addr)
         })?
+    }
+
+    /// A buffer in a heap of the open pool `id`, by all means. `None` when the slot holds another pool or none.
+    pub(crate) fn add_moving_buffer(
+        &self,
+        id: u64,
+        heap: HeapId,
+        options: HeapOptions,
+        size_bytes: usize,
+    ) -> Option<Result<BufferId, ArenaError>> {
+        inside(|| {
+            self.read(id, |core| {
+                let added = core.arena.add_moving_buffer(heap, options, size_bytes);
+                if matches!(added, Err(ArenaError::OutOfMemory { .. }))
+                    && host_copy::compact_on_oom(&mut core.arena, Effort::for_memory()) > 0
+                {
+                    return core.arena.add_moving_buffer(heap, options, size_bytes);
+                }
+                added
+            })
+        })
     }
 
     /// Runs `f` on the arena of the open pool `id`; `None` when the slot holds another pool or none.

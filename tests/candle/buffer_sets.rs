@@ -48,6 +48,23 @@ fn what_a_buffer_holds_is_there_again_after_its_result_is_dropped() {
     let refused = set.write("F32", || tensor(1, (71, 50), 1.0));
     assert!(matches!(refused, Err(Error::BufferShape { .. })));
     assert_eq!(set.tensor("F32").unwrap_err(), Error::BufferEmpty);
+    // Nor does one that unwinds, however far it came.
+    let written = || tensor(1, (70, 50), 1.0);
+    drop(set.write("F32", written).unwrap());
+    drop(set.write("F32", written).unwrap());
+    let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        set.write("F32", || {
+            let _begun = written()?;
+            panic!("in the middle")
+        })
+    }));
+    assert!(unwound.is_err());
+    assert_eq!(set.tensor("F32").unwrap_err(), Error::BufferEmpty);
+    // One that does not begin, because the result is held, changes nothing.
+    let held = set.write("F32", written).unwrap();
+    assert!(set.write("F32", || unreachable!("it is not computed")).is_err());
+    drop(held);
+    assert_eq!(bits(&set.tensor("F32").unwrap()), bits(&written().unwrap()));
     assert!(matches!(set.remove("F33"), Err(Error::NoBuffer { .. })));
     set.remove("F32").unwrap();
     assert!(matches!(set.tensor("F32"), Err(Error::NoBuffer { .. })));

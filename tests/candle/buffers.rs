@@ -75,6 +75,21 @@ fn a_view_is_copied_each_time() {
     assert_eq!(buffer.stats().copied, 3);
 }
 
+#[test]
+fn a_result_that_is_sometimes_a_view_of_what_lies_in_the_buffer_is_copied_then() {
+    let _alone = crate::alone();
+    let x = tensor(1, (64, 64), 1.0).unwrap();
+    let pool = MemPool::new(&crate::device()).unwrap();
+    let mut buffer = pool.buffer((64, 64), DType::F32).unwrap();
+    for turned in [false, true, false, false, true, true, false] {
+        let result = buffer.write(|| if turned { (&x + 1.0)?.t() } else { &x + 1.0 }).unwrap();
+        let expected = (&x + 1.0).unwrap();
+        assert_eq!(bits(&result), bits(&if turned { expected.t().unwrap() } else { expected }));
+        assert_eq!(buffer.addresses().len(), 1);
+    }
+    pool.validate().unwrap();
+}
+
 /// Twice its input, with a temporary.
 struct Twice;
 
@@ -172,7 +187,7 @@ fn sets_of_buffers_know_their_names_and_take_smaller_batches() {
     let empty = set.write("hidden", || tensor(2, (0, 64), 1.0)?.matmul(&weight)).unwrap();
     assert_eq!(empty.dims(), [0, 32]);
     let uncountable = set.add("huge", (1 << 31, 1 << 31, 1 << 31), DType::F32).unwrap_err();
-    assert!(matches!(uncountable, Error::BufferShape { .. }));
+    assert!(matches!(uncountable, Error::BufferTooLarge { .. }));
     let too_long = set.write("hidden", || tensor(2, (49, 64), 1.0)?.matmul(&weight)).unwrap_err();
     assert!(matches!(too_long, Error::BufferShape { .. }));
     let known = vec!["hidden".to_owned(), "sum".to_owned()];

@@ -17,10 +17,11 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         }
     }
 
-    /// Lets buffers of a heap lie in a live block of the placement, which is the heap's from now on. `false` if there is
-    /// no such heap.
-    pub fn add_heap_block(&mut self, id: HeapId, block: AddressRange) -> bool {
-        self.heaps.add_block(id, block)
+    /// Lets buffers of a heap lie in a live block of the placement, which is the heap's from now on. The heap begins to
+    /// exist if it does not.
+    pub fn add_heap_block(&mut self, id: HeapId, options: HeapOptions, block: AddressRange) {
+        self.heaps.add_heap(id, options);
+        self.heaps.add_block(id, block);
     }
 
     /// Whether the heap exists.
@@ -54,23 +55,47 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         size_bytes: usize,
     ) -> Result<BufferId, ArenaError> {
         self.heaps.add_heap(id, options);
-        let align = options.granule_bytes;
         if let Some(buffer) = self.heaps.place(id, size_bytes) {
             return Ok(buffer);
         }
-        let Some((wanted, needed)) = self.heaps.wanted_block(id, size_bytes) else {
-            return Err(ArenaError::SizeOverflow { size_bytes, align_bytes: align });
-        };
-        let allocated = match self.allocate(Request::new(wanted).aligned_to(align)) {
-            Err(ArenaError::OutOfMemory { .. }) if needed < wanted => {
-                self.allocate(Request::new(needed).aligned_to(align)).map(|placed| (placed.addr, needed))
-            }
-            placed => placed.map(|placed| (placed.addr, wanted)),
-        };
-        let (addr, len) = allocated?;
-        self.heaps.add_block(id, AddressRange::new(addr, len));
+        let align_bytes = options.granule_bytes;
+        let sizes = self.heaps.wanted_block(id, size_bytes);
+        let taken =
+            sizes.ok_or(ArenaError::SizeOverflow { size_bytes, align_bytes }).and_then(|(wanted, needed)| {
+                match self.take_heap_block(id, wanted, align_bytes) {
+                    Err(ArenaError::OutOfMemory { .. }) if needed < wanted => {
+                        self.take_heap_block(id, needed, align_bytes)
+                    }
+                    taken => taken,
+                }
+            });
+        if let Err(error) = taken {
+            self.heaps.remove_if_empty(id);
+            return Err(error);
+        }
         let buffer = self.heaps.place(id, size_bytes);
         Ok(buffer.expect("the block has room for it"))
+    }
+
+    /// Takes a block of `bytes`, rounded up, from the placement for buffers of a heap to come. See
+    /// [`add_moving_buffer`](Self::add_moving_buffer).
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    pub fn reserve_heap(&mut self, id: HeapId, options: HeapOptions, bytes: usize) -> Result<(), ArenaError> {
+        let align_bytes = options.granule_bytes;
+        let overflow = ArenaError::SizeOverflow { size_bytes: bytes, align_bytes };
+        let len = bytes.max(1).checked_next_multiple_of(align_bytes).ok_or(overflow)?;
+        self.heaps.add_heap(id, options);
+        let taken = self.take_heap_block(id, len, align_bytes);
+        self.heaps.remove_if_empty(id);
+        taken
+    }
+
+    fn take_heap_block(&mut self, id: HeapId, len: usize, align_bytes: usize) -> Result<(), ArenaError> {
+        let placed = self.allocate(Request::new(len).aligned_to(align_bytes))?;
+        self.heaps.add_block(id, AddressRange::new(placed.addr, len));
+        Ok(())
     }
 
     /// Removes a buffer of a heap. Its place is free once it is nobody's.
@@ -153,14 +178,30 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         Some(Ok(LiveBlock { addr, requested_bytes: bytes, allocated_bytes: bytes }))
     }
 
-    /// Gives up what lies behind the last buffers. Whether that was anything.
+    /// Whether a buffer of a heap lost what it held, because a copy failed in the middle.
+    #[must_use]
+    pub fn has_lost_contents(&self, id: HeapId, buffer: BufferId) -> bool {
+        self.heaps.has_lost_contents(id, buffer)
+    }
+
+    /// Gives up what lies behind the last buffers, as far as the placement cuts blocks. Whether that was anything.
     pub(super) fn give_back_of_heaps(&mut self) -> bool {
-        let (unused, shorter) = self.heaps.give_back();
-        let any = !unused.is_empty() || !shorter.is_empty();
+        let unused = self.heaps.take_unused_blocks();
+        let mut any = !unused.is_empty();
         self.free_released(unused);
-        for AddressRange { start, len } in shorter {
-            let resized = self.placement.resize_in_place(start, len, &mut self.upstream);
+        for used in self.heaps.used_parts() {
+            let before = self.placement.live_block(used.start).map_or(0, |block| block.allocated_bytes);
+            let resized = self.placement.resize_in_place(used.start, used.len, &mut self.upstream);
             debug_assert!(resized.is_ok(), "a heap's block is the placement's");
+            let Ok(Some(block)) = resized else { continue };
+            if block.allocated_bytes < before {
+                self.heaps.resize_block(AddressRange::new(used.start, block.allocated_bytes));
+                any = true;
+            } else {
+                // It keeps all of its block: so does the heap.
+                let whole = self.placement.resize_in_place(used.start, before, &mut self.upstream);
+                debug_assert!(whole.is_ok(), "a block holds what it held before");
+            }
         }
         any
     }

@@ -20,12 +20,22 @@ pub struct Effort {
     pub budget_bytes: usize,
     /// Buffers of both generations move, and those that are not due.
     pub all: bool,
+    /// It counts as one of the compactions by which generations go.
+    pub counts: bool,
     /// Something that was recorded while buffers were taken, see [`Moment`](super::Moment), still knows their
     /// addresses: they stay.
     pub recordings: bool,
     /// Buffers that are somebody's move, too: for tests that have to notice it.
     #[doc(hidden)]
     pub held_too: bool,
+}
+
+impl Effort {
+    /// Everything, because memory is short: it is nobody's turn, and does not count as one.
+    #[must_use]
+    pub const fn for_memory() -> Self {
+        Self { budget_bytes: usize::MAX, all: true, counts: false, recordings: true, held_too: false }
+    }
 }
 
 /// What a compaction did.
@@ -44,6 +54,10 @@ pub struct Compaction {
     pub not_due: usize,
     /// Buffers that could have moved with a larger budget.
     pub over_budget: usize,
+    /// Bytes of the smallest of those.
+    pub smallest_over_budget: Option<usize>,
+    /// Buffers that lost what they held, because a copy failed in the middle.
+    pub lost: usize,
     /// Bytes of blocks that went back to the pool.
     pub released_bytes: usize,
 }
@@ -101,7 +115,7 @@ pub(super) fn compact(
     effort: Effort,
     copy: &mut dyn FnMut(usize, usize, usize) -> bool,
 ) -> Compaction {
-    heap.compactions = heap.compactions.wrapping_add(1);
+    heap.compactions = heap.compactions.wrapping_add(u32::from(effort.counts));
     let turn = Turn::of(heap, effort.all);
     let mut done = Compaction::default();
     let mut holes = Holes { closed: Vec::new(), open: AddressRange::new(0, 0) };
@@ -123,12 +137,18 @@ pub(super) fn compact(
                         Target::Closed(at) => holes.closed[at].start,
                         Target::Open => holes.open.start,
                     };
-                    if !copy_down(addr, to, place.len, copy) {
+                    // What was never anybody's holds nothing.
+                    let copied =
+                        if place.written { copy_down(addr, to, place.len, copy) } else { Copied::All };
+                    if copied != Copied::All {
+                        if copied == Copied::Part && heap.lose_contents(addr) {
+                            done.lost += 1;
+                        }
                         return done;
                     }
                     heap.moved(addr, to);
                     done.moved += 1;
-                    done.moved_bytes += place.len;
+                    done.moved_bytes += if place.written { place.len } else { 0 };
                     match target {
                         Target::Closed(at) => {
                             let hole = &mut holes.closed[at];
@@ -143,7 +163,7 @@ pub(super) fn compact(
         holes.close();
     }
     for place in heap.places.values_mut() {
-        place.survived = place.survived.saturating_add(1);
+        place.survived = place.survived.saturating_add(u32::from(effort.counts));
         place.recorded &= effort.recordings || place.live;
     }
     done
@@ -159,7 +179,9 @@ fn may_move(place: &Place, turn: &Turn, effort: Effort, done: &mut Compaction) -
         &mut done.recorded
     } else if !turn.includes(place) {
         &mut done.not_due
-    } else if place.len > effort.budget_bytes - done.moved_bytes {
+    } else if place.written && place.len > effort.budget_bytes - done.moved_bytes {
+        let smallest = done.smallest_over_budget.unwrap_or(usize::MAX).min(place.len);
+        done.smallest_over_budget = Some(smallest);
         &mut done.over_budget
     } else {
         return true;
@@ -168,16 +190,31 @@ fn may_move(place: &Place, turn: &Turn, effort: Effort, done: &mut Compaction) -
     false
 }
 
+/// How far a copy came.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Copied {
+    All,
+    /// The source is as it was.
+    Nothing,
+    /// A part of the source was overwritten, and the rest was not copied.
+    Part,
+}
+
 /// Copies `len` bytes down, where the ranges overlap in pieces that do not.
-fn copy_down(from: usize, to: usize, len: usize, copy: &mut dyn FnMut(usize, usize, usize) -> bool) -> bool {
+fn copy_down(
+    from: usize,
+    to: usize,
+    len: usize,
+    copy: &mut dyn FnMut(usize, usize, usize) -> bool,
+) -> Copied {
     let apart = if to < from { from - to } else { len };
     let mut done = 0;
     while done < len {
         let piece = apart.min(len - done);
         if !copy(from + done, to + done, piece) {
-            return false;
+            return if done == 0 { Copied::Nothing } else { Copied::Part };
         }
         done += piece;
     }
-    true
+    Copied::All
 }

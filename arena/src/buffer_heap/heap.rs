@@ -22,6 +22,10 @@ pub(super) struct Place {
     pub(super) removed: bool,
     /// Compactions that it has seen.
     pub(super) survived: u32,
+    /// Somebody has had it.
+    pub(super) written: bool,
+    /// It lost what it held, and nobody has had it since.
+    lost: bool,
     taken: Moment,
     /// It was somebody's while something was recorded, which may know its address.
     pub(super) recorded: bool,
@@ -117,6 +121,8 @@ impl Heap {
             live: false,
             removed: false,
             survived: 0,
+            written: false,
+            lost: false,
             taken: Moment::default(),
             recorded: false,
         };
@@ -152,7 +158,7 @@ impl Heap {
     pub(super) fn take(&mut self, id: BufferId, size_bytes: usize, now: Moment) -> Option<usize> {
         let addr = *self.addrs.get(&id)?;
         let place = self.places.get_mut(&addr).filter(|place| !place.live && size_bytes <= place.len)?;
-        place.live = true;
+        (place.live, place.written, place.lost) = (true, true, false);
         place.taken = now;
         place.recorded |= now.recording;
         Some(addr)
@@ -176,6 +182,15 @@ impl Heap {
 
     pub(super) fn is_free(&self, id: BufferId) -> bool {
         self.addr(id).is_some_and(|addr| !self.places[&addr].live)
+    }
+
+    /// A copy of what the buffer at `addr` holds was not finished. `true` as there is such a buffer.
+    pub(super) fn lose_contents(&mut self, addr: usize) -> bool {
+        self.places.get_mut(&addr).map(|place| place.lost = true).is_some()
+    }
+
+    pub(super) fn has_lost_contents(&self, id: BufferId) -> bool {
+        self.addr(id).is_some_and(|addr| self.places[&addr].lost)
     }
 
     pub(super) fn live_bytes(&self, addr: usize) -> Option<usize> {
@@ -214,19 +229,22 @@ impl Heap {
         Some(self.blocks.remove(at).start)
     }
 
-    /// Cuts off what lies behind the last buffer of each block, and returns the blocks that are shorter now.
-    pub(super) fn cut_blocks(&mut self) -> Vec<AddressRange> {
-        let mut shorter = Vec::new();
-        for block in &mut self.blocks {
-            let last = self.places.range(block.start..block.end()).next_back();
-            let Some(end) = last.map(|(addr, place)| addr + place.len) else { continue };
-            if end < block.end() {
-                *block = AddressRange::between(block.start, end);
-                shorter.push(*block);
-            }
+    /// The part of each block up to its last buffer, where that is not all.
+    pub(super) fn used_parts(&self) -> Vec<AddressRange> {
+        let used = |block: &AddressRange| {
+            let (addr, place) = self.places.range(block.start..block.end()).next_back()?;
+            let used = AddressRange::between(block.start, addr + place.len);
+            (used.len < block.len).then_some(used)
+        };
+        self.blocks.iter().filter_map(used).collect()
+    }
+
+    /// The block at `start` is so long from now on.
+    pub(super) fn resize_block(&mut self, start: usize, len: usize) {
+        if let Some(block) = self.blocks.iter_mut().find(|block| block.start == start) {
+            block.len = len;
         }
         self.blocks.sort_by_key(|block| std::cmp::Reverse(block.len));
-        shorter
     }
 
     pub(super) fn stats(&self) -> HeapStats {

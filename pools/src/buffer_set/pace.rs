@@ -4,8 +4,8 @@
 //! events that are recorded in the stream and looked at in later calls, so the host never waits; what is known
 //! is a few steps old.
 //!
-//! Each step earns its share of time. What is not spent is saved for some steps, so that a buffer moves whose copy takes
-//! longer than one step's share.
+//! Each step earns its share of time. What is not spent is saved for some steps, and for as long as it takes if a buffer waits
+//! whose copy takes longer.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,8 +35,10 @@ pub(super) struct Pace {
     credit: f64,
     /// Bytes a second.
     speed: f64,
-    /// Seconds of the last step that is known.
+    /// Seconds of a step, about: those of the last ones count more.
     step: f64,
+    /// Bytes of the smallest buffer that waits for time.
+    waiting_bytes: usize,
     stats: CompactionStats,
 }
 
@@ -79,7 +81,15 @@ impl Pace {
     }
 
     fn new(clock: Clock, speed: f64) -> Self {
-        Self { clock, share: 0.0, credit: 0.0, speed, step: 0.0, stats: CompactionStats::default() }
+        Self {
+            clock,
+            share: 0.0,
+            credit: 0.0,
+            speed,
+            step: 0.0,
+            waiting_bytes: 0,
+            stats: CompactionStats::default(),
+        }
     }
 
     pub(super) fn stats(&self) -> CompactionStats {
@@ -119,6 +129,7 @@ impl Pace {
         self.stats.compactions += 1;
         self.stats.moved += done.moved as u64;
         self.stats.moved_bytes += done.moved_bytes as u64;
+        self.waiting_bytes = done.smallest_over_budget.unwrap_or(0);
         if done.moved == 0 {
             return;
         }
@@ -138,9 +149,12 @@ impl Pace {
     /// A step took so long.
     fn earn(&mut self, step: Duration) {
         self.stats.span += step;
-        self.step = step.as_secs_f64();
-        let earned = self.step * self.share;
-        self.credit = (self.credit + earned).min(SAVED_STEPS * earned);
+        let seconds = step.as_secs_f64();
+        self.step = if self.step == 0.0 { seconds } else { self.step + (seconds - self.step) / SAVED_STEPS };
+        // As much as a buffer takes that waits for it, however long that is.
+        let waiting = self.waiting_bytes as f64 / self.speed;
+        let most = (SAVED_STEPS * self.step * self.share).max(1.1 * waiting);
+        self.credit = (self.credit + seconds * self.share).min(most);
     }
 
     /// Copies took so long.

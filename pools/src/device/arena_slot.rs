@@ -274,17 +274,29 @@ impl ArenaCore {
         }
     }
 
-    /// Moves buffers together in the order of `stream`, the owner's. The context is current.
-    pub(crate) fn compact(&mut self, heap: HeapId, effort: Effort, stream: Stream) -> Compaction {
+    /// Moves buffers together in the order of `stream`, the owner's, up to a copy that the driver refuses. The context is
+    /// current.
+    pub(crate) fn compact(
+        &mut self,
+        heap: HeapId,
+        effort: Effort,
+        stream: Stream,
+    ) -> (Compaction, DriverResult<()>) {
         let (effort, device) = (self.effort(effort), self.pool.device);
-        self.arena.compact_heap(heap, effort, &mut copy_on(device, stream))
+        let mut copied = Ok(());
+        let done = self.arena.compact_heap(heap, effort, &mut |from, to, bytes| {
+            copied = device.platform.driver.copy(from, to, bytes, stream);
+            copied.is_ok()
+        });
+        (done, copied)
     }
 
     /// As [`compact`](Self::compact) all heaps that are to be compacted when memory is short; the bytes that this freed.
     pub(crate) fn compact_on_oom(&mut self, stream: Stream) -> usize {
-        let effort = Effort { budget_bytes: usize::MAX, all: true, recordings: true, held_too: false };
-        let (effort, device) = (self.effort(effort), self.pool.device);
-        self.arena.compact_on_oom(effort, &mut copy_on(device, stream))
+        let (effort, device) = (self.effort(Effort::for_memory()), self.pool.device);
+        self.arena.compact_on_oom(effort, &mut |from, to, bytes| {
+            device.platform.driver.copy(from, to, bytes, stream).is_ok()
+        })
     }
 
     fn effort(&self, effort: Effort) -> Effort {
@@ -536,11 +548,6 @@ impl ArenaCore {
             && !self.arena.upstream().has_set_aside()
             && !self.serves_graph()
     }
-}
-
-/// Copies in the order of `stream`. The context is current.
-fn copy_on(device: &'static DeviceState, stream: Stream) -> impl FnMut(usize, usize, usize) -> bool {
-    move |from, to, bytes| device.platform.driver.copy(from, to, bytes, stream).is_ok()
 }
 
 impl fmt::Debug for ArenaSlot {

@@ -1,6 +1,6 @@
 //! Buffers in a device's memory.
 
-use mempool_arena::{AddressRange, ArenaError, BufferId, HeapId, HeapOptions};
+use mempool_arena::{AddressRange, Arena, ArenaError, BufferId, HeapOptions};
 
 use crate::buffer_set::{ANOTHER_STREAM, Heap};
 use crate::device::arena_slot::{ArenaSlot, Owner};
@@ -8,6 +8,7 @@ use crate::device::driver::Stream;
 use crate::device::entry::{self, Call};
 use crate::device::platform::Allocation;
 use crate::device::pool_slot::PoolSlot;
+use crate::device::upstream::DeviceUpstream;
 use crate::error::PoolError;
 use crate::step::DEVICE_GRANULE_BYTES;
 
@@ -60,27 +61,9 @@ impl PoolSlot {
         bytes: usize,
         stream: Stream,
     ) -> Result<(&'static ArenaSlot, BufferId), PoolError> {
-        let elsewhere = PoolError::NotHere { option: "buffer", rule: ANOTHER_STREAM };
-        if self.has_guards() {
-            return Err(PoolError::NotHere { option: "buffer", rule: "the pool has guards" });
-        }
-        self.device.note_moving_buffers();
-        let added = self.device.with_context(|| {
-            let call = Call::running(self.device, stream).ok_or(elsewhere.clone())?;
-            let ours = heap.with_core(|core| core.owner == call.owner);
-            let arena = match heap.arena().filter(|_| ours.is_some()) {
-                Some(_) if ours == Some(false) => return Err(elsewhere.clone()),
-                Some(arena) => arena,
-                None => self.arena_for(&call)?,
-            };
+        self.in_heap(heap, stream, |call, arena| {
             let add = || {
-                let mut guard = arena.lock_for(self, self.id(), call.owner).ok_or(PoolError::Closed)?;
-                let core = guard.as_mut().ok_or(PoolError::Closed)?;
-                core.drain();
-                core.arena.upstream_mut().serve(Some(stream));
-                let added = core.arena.add_moving_buffer(heap.id, options, bytes);
-                core.arena.upstream_mut().serve(None);
-                Ok::<_, PoolError>(added)
+                self.on_arena(arena, call, stream, |arena| arena.add_moving_buffer(heap.id, options, bytes))
             };
             match add()? {
                 Ok(buffer) => return Ok((arena, buffer)),
@@ -90,24 +73,78 @@ impl PoolSlot {
             // By all means, as for any allocation.
             let wanted = bytes.checked_next_multiple_of(DEVICE_GRANULE_BYTES).unwrap_or(bytes);
             let no_memory = PoolError::NoMemory { bytes, ordinal: self.device.ordinal };
-            let Allocation::Block(addr) = self.allocate(&call, wanted, None) else {
-                return Err(no_memory);
-            };
-            let kept = self.device.platform.owner(addr).is_some_and(|owner| std::ptr::eq(owner, arena));
-            let block = AddressRange::new(addr, wanted);
-            if !kept || !self.give_to_heap(arena, heap.id, block) {
+            let Allocation::Block(addr) = self.allocate(call, wanted, None) else { return Err(no_memory) };
+            let is_own = self.device.platform.owner(addr).is_some_and(|owner| std::ptr::eq(owner, arena));
+            let given = is_own
+                && self
+                    .on_arena(arena, call, stream, |arena| {
+                        arena.add_heap_block(heap.id, options, AddressRange::new(addr, wanted));
+                    })
+                    .is_ok();
+            if !given {
                 // The block is another pool's, which lent it.
                 entry::free(self.device.platform, addr, Some(stream));
                 return Err(no_memory);
             }
             add()?.map(|buffer| (arena, buffer)).map_err(PoolError::Arena)
-        });
-        let (arena, buffer) = added.unwrap_or(Err(elsewhere))?;
-        heap.set_arena(arena);
-        Ok((arena, buffer))
+        })
     }
 
-    fn give_to_heap(&self, arena: &'static ArenaSlot, heap: HeapId, block: AddressRange) -> bool {
-        arena.lock().as_mut().is_some_and(|core| core.arena.add_heap_block(heap, block))
+    /// Takes a block for buffers of a heap to come.
+    pub(crate) fn reserve_heap(
+        &'static self,
+        heap: &Heap,
+        options: HeapOptions,
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<(), PoolError> {
+        self.in_heap(heap, stream, |call, arena| {
+            let reserved =
+                self.on_arena(arena, call, stream, |arena| arena.reserve_heap(heap.id, options, bytes))?;
+            reserved.map_err(PoolError::Arena)
+        })
+    }
+
+    /// Runs `f` with the arena that a heap is in, or is to be in. The context is current.
+    fn in_heap<R>(
+        &'static self,
+        heap: &Heap,
+        stream: Stream,
+        f: impl FnOnce(&Call, &'static ArenaSlot) -> Result<R, PoolError>,
+    ) -> Result<R, PoolError> {
+        let elsewhere = PoolError::NotHere { option: "buffer", rule: ANOTHER_STREAM };
+        if self.has_guards() {
+            return Err(PoolError::NotHere { option: "buffer", rule: "the pool has guards" });
+        }
+        self.device.note_moving_buffers();
+        let done = self.device.with_context(|| {
+            let call = Call::running(self.device, stream).ok_or(elsewhere.clone())?;
+            let ours = heap.with_core(|core| core.owner == call.owner);
+            let arena = match heap.arena().filter(|_| ours.is_some()) {
+                Some(_) if ours == Some(false) => return Err(elsewhere.clone()),
+                Some(arena) => arena,
+                None => self.arena_for(&call)?,
+            };
+            // Known before anything is in it: whoever ends the heap has to find it.
+            heap.set_arena(arena);
+            f(&call, arena)
+        });
+        done.unwrap_or(Err(elsewhere))
+    }
+
+    fn on_arena<R>(
+        &'static self,
+        arena: &'static ArenaSlot,
+        call: &Call,
+        stream: Stream,
+        f: impl FnOnce(&mut Arena<DeviceUpstream>) -> R,
+    ) -> Result<R, PoolError> {
+        let mut guard = arena.lock_for(self, self.id(), call.owner).ok_or(PoolError::Closed)?;
+        let core = guard.as_mut().ok_or(PoolError::Closed)?;
+        core.drain();
+        core.arena.upstream_mut().serve(Some(stream));
+        let done = f(&mut core.arena);
+        core.arena.upstream_mut().serve(None);
+        Ok(done)
     }
 }

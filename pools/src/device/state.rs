@@ -54,6 +54,8 @@ pub(crate) struct DeviceState {
     pub(super) captures: Lock<BTreeMap<StreamId, Stream>>,
     /// There are, or were, buffers that may move.
     pub(super) moving_buffers: AtomicBool,
+    /// All work is done that graphs queued which are gone, once the device was idle after this mark.
+    graphs_ended: AtomicU64,
     /// What is set when the graphs of recent captures are gone.
     pub(super) graphs: Lock<Vec<(CaptureId, GraphToken)>>,
     pub(super) last_oom: Lock<Option<OomReport>>,
@@ -100,6 +102,7 @@ impl DeviceState {
             idle_before: AtomicU64::new(1),
             captures: Lock::new(BTreeMap::new()),
             moving_buffers: AtomicBool::new(false),
+            graphs_ended: AtomicU64::new(0),
             graphs: Lock::new(Vec::new()),
             last_oom: Lock::new(None),
             guard_reports: Lock::new(Vec::new()),
@@ -304,7 +307,7 @@ impl DeviceState {
     /// take is never set: what it guards stays.
     pub(crate) fn graph_token_of(&self, capture: CaptureId, stream: Stream) -> GraphToken {
         let mut graphs = self.graphs.lock();
-        graphs.retain(|(_, gone)| !gone.load(Ordering::Acquire));
+        self.forget_graphs(&mut graphs);
         if let Some((_, token)) = graphs.iter().find(|(other, _)| *other == capture) {
             return GraphToken::clone(token);
         }
@@ -315,11 +318,22 @@ impl DeviceState {
         token
     }
 
-    /// Whether a graph lives that may have been captured while buffers were held, or such a capture goes on.
+    /// Whether a graph may still run that was captured while buffers were held, or such a capture goes on. Launches of a graph
+    /// that is gone are over once the device was idle.
     pub(crate) fn has_graphs(&self) -> bool {
-        let mut graphs = self.graphs.lock();
+        self.forget_graphs(&mut self.graphs.lock())
+            || self.platform.capture_moment().recording
+            || !self.is_idle(self.graphs_ended.load(Ordering::Acquire))
+    }
+
+    /// Whether graphs are left when those that are gone are forgotten.
+    fn forget_graphs(&self, graphs: &mut Vec<(CaptureId, GraphToken)>) -> bool {
+        let before = graphs.len();
         graphs.retain(|(_, gone)| !gone.load(Ordering::Acquire));
-        !graphs.is_empty() || self.platform.capture_moment().recording
+        if graphs.len() < before {
+            self.graphs_ended.store(self.epoch(), Ordering::Release);
+        }
+        !graphs.is_empty()
     }
 
     /// From now on graphs are known when their captures end.

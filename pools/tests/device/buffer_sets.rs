@@ -1,6 +1,6 @@
 //! Buffers that may move in device memory: in the order of their stream, never under anybody who knows where they are.
 
-use mempool_pools::device::simulated::Simulator;
+use mempool_pools::device::simulated::{Access, Simulator};
 use mempool_pools::device::{Allocation, Stream};
 use mempool_pools::{Buffer, BufferSet, CompactionOptions, PoolError};
 use proptest::prelude::*;
@@ -132,14 +132,19 @@ fn copies_keep_to_their_share_of_the_time() {
     let pool = machine.device.pool_builder().build().unwrap();
     let mut set = BufferSet::new_on(&pool, OWN);
     set.reserve(96 * MIB).unwrap();
-    let mut kept: Vec<Buffer> = (0..64).map(|_| set.add(MIB).unwrap()).collect();
+    let mut written = |set: &mut BufferSet, bytes| {
+        let mut buffer = set.add(bytes).unwrap();
+        fill(&machine, &mut buffer, 1).free(OWN);
+        buffer
+    };
+    let mut kept: Vec<Buffer> = (0..64).map(|_| written(&mut set, MIB)).collect();
     for step in 0..400 {
         // A step that takes about a millisecond, in which a buffer goes and another one comes.
         let work = machine.allocate(64 * MIB, OWN);
         (0..16).for_each(|_| work.write(OWN));
         work.free(OWN);
         drop(kept.remove((step * 31) % kept.len()));
-        kept.push(set.add((1 + step % 3) * MIB / 2).unwrap());
+        kept.push(written(&mut set, (1 + step % 3) * MIB / 2));
         set.compact().unwrap();
         machine.simulator.finish();
     }
@@ -152,6 +157,70 @@ fn copies_keep_to_their_share_of_the_time() {
     assert!(events < 200, "{events} events");
     drop((kept, set));
     assert!(machine.simulator.event_count() < events, "the set's events end with it");
+}
+
+#[test]
+fn a_graph_that_is_gone_may_still_run() {
+    let machine = Machine::new();
+    let other = machine.simulator.create_stream(false).unwrap();
+    let pool = machine.device.pool_builder().build().unwrap();
+    let mut set = BufferSet::new_on(&pool, OWN);
+    set.reserve(16 * MIB).unwrap();
+    let (first, mut second) = (set.add(4 * MIB).unwrap(), set.add(4 * MIB).unwrap());
+    let block = fill(&machine, &mut second, 3);
+    machine.begin_capture(OWN);
+    machine.simulator.launch(OWN, &[Access::read(block.addr, block.bytes, block.id)]).unwrap();
+    let graph = machine.end_capture(OWN);
+    block.free(OWN);
+    drop(first);
+    let event = machine.simulator.create_event();
+    machine.simulator.record_event(event, OWN).unwrap();
+    machine.simulator.wait_event(other, event).unwrap();
+    machine.simulator.launch_graph(graph, other).unwrap();
+    assert_eq!(set.defrag_if(|_| true).unwrap().unwrap().recorded, 1, "the graph lives");
+    machine.simulator.destroy_graph(graph);
+    assert_eq!(set.defrag_if(|_| true).unwrap().unwrap().recorded, 1, "its launch may run");
+    // A trim waits for the device.
+    pool.trim().unwrap();
+    assert_eq!(set.defrag_if(|_| true).unwrap().unwrap().moved, 1);
+    assert!(holds(&machine, &second, 3));
+    let mut third = set.add(4 * MIB).unwrap();
+    fill(&machine, &mut third, 4).free(OWN);
+    machine.check();
+}
+
+#[test]
+fn a_copy_that_the_driver_refuses_is_an_error_and_what_was_held_counts_as_lost() {
+    let machine = Machine::new();
+    let pool = machine.device.pool_builder().build().unwrap();
+    let mut set = BufferSet::new_on(&pool, OWN);
+    set.reserve(16 * MIB).unwrap();
+    let (first, mut second) = (set.add(MIB).unwrap(), set.add(4 * MIB).unwrap());
+    fill(&machine, &mut second, 3).free(OWN);
+    drop(first);
+    for (number, lost) in [(1, false), (3, true)] {
+        machine.simulator.fail("copy", number, 2);
+        let refused = set.defrag_if(|_| true).unwrap_err();
+        assert!(matches!(refused, PoolError::Driver { .. }), "{refused}");
+        assert_eq!(second.has_lost_contents(), lost);
+    }
+    fill(&machine, &mut second, 4).free(OWN);
+    assert!(!second.has_lost_contents());
+    assert_eq!(set.defrag_if(|_| true).unwrap().unwrap().moved, 1);
+    assert!(holds(&machine, &second, 4));
+    machine.check();
+}
+
+#[test]
+fn sets_that_found_no_memory_leave_nothing_behind() {
+    let machine = Machine::small(32);
+    let pool = machine.device.pool_builder().build().unwrap();
+    for _ in 0..50 {
+        assert!(BufferSet::new_on(&pool, OWN).add(128 * MIB).is_err());
+    }
+    drop(pool);
+    let _ = machine.device.empty_cache();
+    assert_eq!(machine.device.reserved_bytes(), 0);
 }
 
 #[test]

@@ -95,6 +95,44 @@ fn a_pool_at_its_limit_moves_buffers_where_that_is_wanted() {
 }
 
 #[test]
+fn a_buffer_is_found_room_for_where_buffers_move_when_memory_is_short() {
+    for on_oom in [false, true] {
+        let pool = MemPool::builder().limit(32 * MIB).build().unwrap();
+        let mut set = BufferSet::new(&pool);
+        set.set_options(CompactionOptions { on_oom, ..CompactionOptions::default() }).unwrap();
+        set.reserve(32 * MIB).unwrap();
+        let buffers: Vec<Buffer> = (0..8).map(|_| set.add(4 * MIB).unwrap()).collect();
+        let kept: Vec<Buffer> =
+            buffers.into_iter().enumerate().filter(|(k, _)| k % 2 == 0).map(|(_, buffer)| buffer).collect();
+        assert_eq!(set.add(14 * MIB).is_ok(), on_oom);
+        drop(kept);
+    }
+}
+
+#[test]
+fn no_policy_loses_memory_when_it_is_trimmed() {
+    for policy in
+        ["pages", "pages,mode:moving", "buckets", "buddy", "bfc", "torch", "simple", "none", "expandable"]
+    {
+        let pool = MemPool::builder().conf(&format!("policy:{policy}")).unwrap().build().unwrap();
+        let mut set = BufferSet::new(&pool);
+        set.reserve(64 * MIB).unwrap();
+        let mut kept: Vec<Buffer> = (0..4).map(|_| set.add(4 * MIB).unwrap()).collect();
+        kept.iter_mut().for_each(|buffer| fill(buffer, 9));
+        pool.trim().unwrap();
+        let (of_set, of_pool) = (set.stats().block_bytes, pool.stats().allocated.current);
+        assert_eq!(of_set, of_pool, "{policy}: all that the set's blocks have can be used");
+        kept.extend((0..3).map(|_| set.add(4 * MIB).unwrap()));
+        kept.iter_mut().skip(4).for_each(|buffer| fill(buffer, 9));
+        assert!(kept.iter().all(|buffer| holds(buffer, 9)), "{policy}");
+        drop(kept);
+        drop(set);
+        assert_eq!(pool.stats().allocated.current, 0, "{policy}");
+        pool.validate().unwrap();
+    }
+}
+
+#[test]
 fn trim_gives_back_what_lies_behind_the_buffers() {
     let pool = MemPool::new().unwrap();
     let mut set = BufferSet::new(&pool);
