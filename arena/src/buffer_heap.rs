@@ -255,6 +255,11 @@ impl BufferHeaps {
         self.heaps.iter().flat_map(|(_, heap)| heap.live_blocks())
     }
 
+    /// All buffers that were not removed, and their bytes.
+    pub fn buffers(&self) -> impl Iterator<Item = (HeapId, BufferId, usize)> + '_ {
+        self.heaps.iter().flat_map(|(id, heap)| heap.buffers().map(move |(buffer, len)| (*id, buffer, len)))
+    }
+
     /// All buffers that are nobody's.
     pub fn free_buffers(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.heaps.iter().flat_map(|(_, heap)| heap.free_buffers())

@@ -216,6 +216,18 @@ impl StepPlans {
         self.slabs.iter().flat_map(Slab::live_blocks)
     }
 
+    /// Whether a buffer lies at the address.
+    #[must_use]
+    pub fn is_buffer(&self, addr: usize) -> bool {
+        !self.own.is_empty() && self.own.get(&addr).is_some_and(|own| own.step.is_none())
+    }
+
+    /// All buffers.
+    pub fn buffers(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        let buffers = self.own.iter().filter(|(_, own)| own.step.is_none());
+        buffers.map(|(&addr, own)| AddressRange::new(addr, own.len))
+    }
+
     /// All buffers that are nobody's.
     pub fn free_buffers(&self) -> impl Iterator<Item = AddressRange> + '_ {
         let free = self.own.iter().filter(|(_, own)| own.step.is_none() && !own.live);

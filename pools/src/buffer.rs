@@ -8,7 +8,9 @@ use crate::buffer_set::Heap;
 
 use crate::device::{ArenaSlot, PoolSlot, Stream};
 use crate::error::PoolError;
+use crate::host_upstream::HostUpstream;
 use crate::pool::{MemPool, Place};
+use crate::recording::Change;
 use crate::slot::Slot;
 use crate::steering::{self, Learned};
 use crate::step::HOST_GRANULE_BYTES;
@@ -106,6 +108,27 @@ impl BufferPlace {
         lost.unwrap_or(false)
     }
 
+    /// What recordings know it by.
+    fn name(&self) -> usize {
+        let (Self::Host { spot, .. } | Self::Device { spot, .. }) = *self;
+        match spot {
+            Spot::Fixed(addr) => addr,
+            Spot::Moving(heap, buffer) => Arena::<HostUpstream>::name_of_moving_buffer(heap, buffer),
+        }
+    }
+
+    /// Tells recordings of its making or its end.
+    fn note(&self, change: Change) {
+        match *self {
+            Self::Host { slot, pool_id, .. } => slot.note_buffer(pool_id, change),
+            Self::Device { arena, .. } => inside(|| {
+                if let Some(core) = arena.lock().as_ref() {
+                    core.note_buffer(change);
+                }
+            }),
+        }
+    }
+
     fn remove(&self) {
         match *self {
             Self::Host { slot, pool_id, spot } => {
@@ -195,6 +218,10 @@ impl MemPool {
 
 impl Buffer {
     pub(crate) fn new(pool: MemPool, place: BufferPlace, bytes: usize, heap: Option<Arc<Heap>>) -> Self {
+        // Making a fixed one on a device is told of as any allocation.
+        if !matches!(place, BufferPlace::Device { spot: Spot::Fixed(_), .. }) {
+            place.note(Change::Allocated { addr: place.name(), size_bytes: bytes });
+        }
         Self { pool, place, bytes, learned: Vec::new(), stats: BufferStats::default(), _heap: heap }
     }
 
@@ -291,6 +318,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        // Before its place can be another's.
+        self.place.note(Change::Ended { addr: self.place.name() });
         self.place.remove();
         inside(|| self.learned = Vec::new());
     }

@@ -91,11 +91,30 @@ pub(crate) enum Listener {
     History,
 }
 
+impl Change {
+    /// The block's address.
+    pub(crate) fn addr(self) -> usize {
+        match self {
+            Self::Allocated { addr, .. }
+            | Self::Freed { addr }
+            | Self::Completed { addr }
+            | Self::Ended { addr }
+            | Self::Resized { addr, .. } => addr,
+        }
+    }
+}
+
 /// Tells the history, and the recordings that cover it, of a change. The caller is inside pool code and holds the lock
 /// of the block's slot or arena.
 #[cold]
 pub(crate) fn note(source: Source, change: Change) {
     history::note(source, change);
+    note_kept(source, change);
+}
+
+/// Tells recordings alone. A buffer is alive to them from its making to its end, whoever has it: that is the memory that a run
+/// needs. The history is told of who has it.
+pub(crate) fn note_kept(source: Source, change: Change) {
     let mut recorders = RECORDERS.lock();
     for recorder in recorders.iter_mut().filter(|recorder| recorder.scope().covers(source)) {
         recorder.note(source.order, change);

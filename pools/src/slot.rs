@@ -14,6 +14,7 @@ use mempool_arena::{
 };
 
 use crate::buffer::Spot;
+use crate::history;
 use crate::host_copy;
 use crate::host_upstream::HostUpstream;
 use crate::lock::Lock;
@@ -148,7 +149,18 @@ impl Core {
     #[inline]
     fn note(&self, change: Change) {
         if recording::is_on() {
-            recording::note(self.source(), change);
+            if self.arena.is_buffer(change.addr()) {
+                history::note(self.source(), change);
+            } else {
+                recording::note(self.source(), change);
+            }
+        }
+    }
+
+    /// Tells recordings of the making and the end of a buffer.
+    pub(crate) fn note_buffer(&self, change: Change) {
+        if recording::is_on() {
+            recording::note_kept(self.source(), change);
         }
     }
 }
@@ -378,6 +390,11 @@ impl Slot {
         })
     }
 
+    /// Tells recordings of the making and the end of a buffer.
+    pub(crate) fn note_buffer(&self, id: u64, change: Change) {
+        inside(|| self.read(id, |core| core.note_buffer(change)));
+    }
+
     /// Runs `f` on the arena of the open pool `id`; `None` when the slot holds another pool or none.
     pub(crate) fn with_arena<R>(&self, id: u64, f: impl FnOnce(&mut Arena<HostUpstream>) -> R) -> Option<R> {
         inside(|| self.read(id, |core| f(&mut core.arena)))
@@ -444,7 +461,10 @@ impl Slot {
     /// [`Inside`](crate::thread_state::Inside).
     pub(crate) fn list_live(&self, listener: Listener) {
         if let Some(core) = self.core.lock().as_ref() {
-            recording::list(listener, core.source(), || core.arena.live_blocks());
+            recording::list(listener, core.source(), || match listener {
+                Listener::History => core.arena.live_blocks(),
+                Listener::Recording(_) => core.arena.needed_blocks(),
+            });
         }
     }
 

@@ -110,6 +110,32 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         self.heaps.take(id, buffer, size_bytes)
     }
 
+    /// Whether a buffer lies at the address, one that moves or one that stays, whoever has it.
+    #[must_use]
+    pub fn is_buffer(&self, addr: usize) -> bool {
+        self.heaps.contains(addr) || self.steps.is_buffer(addr)
+    }
+
+    /// Live blocks, with all buffers instead of those that somebody has: what a run needs. A buffer that moves is listed at
+    /// its [name](Self::name_of_moving_buffer).
+    #[must_use]
+    pub fn needed_blocks(&self) -> Vec<LiveBlock> {
+        let mut blocks = self.live_blocks();
+        blocks.retain(|block| !self.is_buffer(block.addr));
+        let block = |addr, bytes| LiveBlock { addr, requested_bytes: bytes, allocated_bytes: bytes };
+        blocks.extend(self.steps.buffers().map(|range| block(range.start, range.len)));
+        let moving = self.heaps.buffers();
+        blocks
+            .extend(moving.map(|(id, buffer, bytes)| block(Self::name_of_moving_buffer(id, buffer), bytes)));
+        blocks
+    }
+
+    /// A number for a buffer that moves, which is no address.
+    #[must_use]
+    pub fn name_of_moving_buffer(id: HeapId, buffer: BufferId) -> usize {
+        (1 << (usize::BITS - 1)) | ((id.0 as usize) << 32) | buffer.0 as usize
+    }
+
     /// Where a buffer of a heap lies.
     #[must_use]
     pub fn moving_buffer_addr(&self, id: HeapId, buffer: BufferId) -> Option<usize> {

@@ -202,6 +202,10 @@ impl Heap {
         live.map(|(&addr, &Place { len, .. })| LiveBlock { addr, requested_bytes: len, allocated_bytes: len })
     }
 
+    pub(super) fn buffers(&self) -> impl Iterator<Item = (BufferId, usize)> + '_ {
+        self.places.values().filter(|place| !place.removed).map(|place| (place.id, place.len))
+    }
+
     pub(super) fn free_buffers(&self) -> impl Iterator<Item = AddressRange> + '_ {
         let free = self.places.iter().filter(|(_, place)| !place.live);
         free.map(|(&addr, place)| AddressRange::new(addr, place.len))

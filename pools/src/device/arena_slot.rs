@@ -21,6 +21,7 @@ use crate::device::guard::Guarded;
 use crate::device::pool_slot::{GraphToken, PoolSlot};
 use crate::device::state::DeviceState;
 use crate::device::upstream::{DeviceUpstream, Taking};
+use crate::history;
 use crate::lock::Lock;
 use crate::recording::{self, Change, Listener, Source};
 use crate::step::{DEVICE_GRANULE_BYTES, StepNumber};
@@ -365,7 +366,25 @@ impl ArenaCore {
     #[inline]
     fn note(&self, change: Change) {
         if recording::is_on() {
-            recording::note(self.source(), change);
+            if self.arena.is_buffer(change.addr()) {
+                history::note(self.source(), change);
+            } else {
+                recording::note(self.source(), change);
+            }
+        }
+    }
+
+    /// Tells the history alone.
+    pub(crate) fn note_to_history(&self, change: Change) {
+        if recording::is_on() {
+            history::note(self.source(), change);
+        }
+    }
+
+    /// Tells recordings of the making and the end of a buffer.
+    pub(crate) fn note_buffer(&self, change: Change) {
+        if recording::is_on() {
+            recording::note_kept(self.source(), change);
         }
     }
 
@@ -376,7 +395,10 @@ impl ArenaCore {
     /// Tells a listener of the blocks that are live for their users.
     pub(crate) fn list_live(&self, listener: Listener) {
         recording::list(listener, self.source(), || {
-            let mut blocks = self.arena.live_blocks();
+            let mut blocks = match listener {
+                Listener::History => self.arena.live_blocks(),
+                Listener::Recording(_) => self.arena.needed_blocks(),
+            };
             blocks.retain(|block| !self.is_pending(block.addr));
             blocks
         });

@@ -10,6 +10,7 @@ use crate::device::platform::Allocation;
 use crate::device::pool_slot::PoolSlot;
 use crate::device::upstream::DeviceUpstream;
 use crate::error::PoolError;
+use crate::recording::Change;
 use crate::step::DEVICE_GRANULE_BYTES;
 
 impl PoolSlot {
@@ -41,8 +42,11 @@ impl PoolSlot {
             let arena = self.device.platform.owner(addr).ok_or(unusable.clone())?;
             let kept =
                 arena.lock().as_mut().filter(|core| std::ptr::eq(core.pool, self)).is_some_and(|core| {
-                    let block = core.arena.live_block(addr);
-                    block.map(|block| core.arena.add_buffer(addr, block.allocated_bytes)).is_some()
+                    let Some(block) = core.arena.live_block(addr) else { return false };
+                    core.arena.add_buffer(addr, block.allocated_bytes);
+                    // The history is told of who has it: nobody yet.
+                    core.note_to_history(Change::Ended { addr });
+                    true
                 });
             if kept {
                 return Ok((arena, addr));
@@ -81,6 +85,11 @@ impl PoolSlot {
                         arena.add_heap_block(heap.id, options, AddressRange::new(addr, wanted));
                     })
                     .is_ok();
+            if let Some(core) = arena.lock().as_ref().filter(|_| given) {
+                // What is told of are the buffers in it.
+                core.note_buffer(Change::Ended { addr });
+                core.note_to_history(Change::Ended { addr });
+            }
             if !given {
                 // The block is another pool's, which lent it.
                 entry::free(self.device.platform, addr, Some(stream));

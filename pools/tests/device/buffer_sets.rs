@@ -132,7 +132,7 @@ fn copies_keep_to_their_share_of_the_time() {
     let pool = machine.device.pool_builder().build().unwrap();
     let mut set = BufferSet::new_on(&pool, OWN);
     set.reserve(96 * MIB).unwrap();
-    let mut written = |set: &mut BufferSet, bytes| {
+    let written = |set: &mut BufferSet, bytes| {
         let mut buffer = set.add(bytes).unwrap();
         fill(&machine, &mut buffer, 1).free(OWN);
         buffer

@@ -2,9 +2,11 @@
 
 use std::os::unix::fs::FileExt;
 
+use mempool_pools::arena::trace::Event;
 use mempool_pools::{Buffer, BufferSet, CompactionOptions, MemPool, PoolError};
 
 use crate::suite::BIG as MIB;
+use crate::suite::recorded::{Trace, replayed_peak};
 
 /// Fills a buffer, and lets go of it.
 fn fill(buffer: &mut Buffer, value: u8) {
@@ -147,4 +149,32 @@ fn trim_gives_back_what_lies_behind_the_buffers() {
     assert!(holds(&buffer, 3) && holds(&again, 4));
     assert!(matches!(set.add(usize::MAX), Err(PoolError::Arena(_))));
     pool.validate().unwrap();
+}
+
+#[test]
+fn a_recording_has_buffers_for_as_long_as_there_are_whoever_has_them() {
+    for begins_first in [true, false] {
+        let trace = Trace::plain();
+        let pool = MemPool::new().unwrap();
+        let begin = || pool.record_trace(trace.path()).unwrap();
+        let mut recording = begins_first.then(begin);
+        let mut set = BufferSet::new(&pool);
+        let mut buffers: Vec<Buffer> = (0..3).map(|_| set.add(4 * MIB).unwrap()).collect();
+        buffers.push(pool.buffer(2 * MIB).unwrap());
+        // One of them is somebody's when the recording begins.
+        let held = buffers[0].place_next(4 * MIB, || vec_of(1, 4 * MIB)).unwrap();
+        let recording = recording.take().unwrap_or_else(begin);
+        drop(held);
+        buffers.iter_mut().for_each(|buffer| fill(buffer, 1));
+        drop(buffers.remove(0));
+        set.defrag_if(|_| true).unwrap();
+        buffers.iter_mut().for_each(|buffer| fill(buffer, 2));
+        let block = pool.with(|| vec_of(1, MIB));
+        drop((block, buffers, set));
+        recording.finish().unwrap();
+        let events = trace.events();
+        assert_eq!(replayed_peak(&events), 14 * MIB, "begins first: {begins_first}");
+        let frees = events.iter().filter(|event| matches!(event, Event::Free { .. })).count();
+        assert_eq!(frees, 5, "four buffers and one block end");
+    }
 }
