@@ -62,8 +62,9 @@ pub use self::optimizer::{AdamW, AdamWParams, Sgd};
 /// gradients would be lost. `tensor.detach()` is the same memory without tracking.
 ///
 /// # Threads
-/// An operation locks all its storages while it runs (on CUDA: while it is queued), and waits for one only while it holds
-/// none. Operations on the same tensors from several threads wait for each other and never in a circle, also together with
+/// An operation locks all its storages while it runs (on CUDA: while it is queued), and holds none for longer than a moment
+/// while it waits for another. A thread that keeps a guard of `storage_and_layout` must not start an operation on that
+/// tensor. Operations on the same tensors from several threads wait for each other and never in a circle, also together with
 /// candle's own. (Some of candle's own can make a circle among themselves: two `slice_set` or `Var::set` with
 /// swapped tensors, and in-place operations beside those that read the same tensors in another order.)
 ///

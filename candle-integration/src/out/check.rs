@@ -23,11 +23,10 @@ pub(super) struct Operand<'a, S> {
 
 /// Checks and runs `op`, whose result has `shape` and `dtype`.
 pub(super) fn run(op: &Op, sources: &[&Tensor], shape: &[usize], dtype: DType, out: &Tensor) -> Result<()> {
-    check(op, sources, shape, dtype, out)?;
+    let keys = check(op, sources, shape, dtype, out)?;
     if out.elem_count() == 0 {
         return Ok(());
     }
-    let keys: Vec<usize> = sources.iter().map(|source| locks::key(source)).collect();
     locks::with_storages(op.name(), &[out], sources, |mut held| {
         let Some((_, written)) = held.written.pop() else { unreachable!("the output was locked") };
         match written {
@@ -41,17 +40,24 @@ pub(super) fn run(op: &Op, sources: &[&Tensor], shape: &[usize], dtype: DType, o
     })
 }
 
-/// Fails if `op` cannot be run on these tensors.
-pub(super) fn check(op: &Op, sources: &[&Tensor], shape: &[usize], dtype: DType, out: &Tensor) -> Result<()> {
+/// The keys of the sources' storages; fails if `op` cannot be run on these tensors.
+pub(super) fn check(
+    op: &Op,
+    sources: &[&Tensor],
+    shape: &[usize],
+    dtype: DType,
+    out: &Tensor,
+) -> Result<Vec<usize>> {
     check_output(op, shape, dtype, out)?;
     check_sources(op, sources, out)?;
-    let out_key = locks::key(out);
+    let (out_key, keys) = (locks::key(out), sources.iter().map(|source| locks::key(source)));
+    let keys: Vec<usize> = keys.collect();
     for (index, source) in sources.iter().enumerate() {
-        if locks::key(source) == out_key {
+        if keys[index] == out_key {
             check_alias(op, index, source.layout(), out.layout())?;
         }
     }
-    Ok(())
+    Ok(keys)
 }
 
 /// The sources with their storages; one that is not held was the output's.
