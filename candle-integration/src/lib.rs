@@ -54,10 +54,10 @@ pub use mempool_pools::device::{OomReport, PoolDevice};
 pub use mempool_pools::snapshot;
 pub use mempool_pools::{
     ArenaError, BucketStats, BufferStats, Compaction, CompactionOptions, CompactionStats, Conf, ConfError,
-    DEFAULT_THRESHOLD_BYTES, HeapStats, Instrumented, Margin, Mode, Policy, PoolAllocator, PoolError,
-    PoolOptions, PoolSize, PoolStats, Propagation, ScopeGuard, Snapshot, Stat, Stats, StepArena,
-    StepArenaError, StepPlanStats, StepStats, TraceSummary, Violation, bucket_of, mark_step, propagate,
-    set_huge_pages, without_pools,
+    DEFAULT_THRESHOLD_BYTES, HeapStats, HistoryOptions, Instrumented, LabelGuard, Margin, Mode, Policy,
+    PoolAllocator, PoolError, PoolOptions, PoolSize, PoolStats, Propagation, ScopeGuard, Snapshot, Stat,
+    Stats, StepArena, StepArenaError, StepPlanStats, StepStats, TraceSummary, Violation, bucket_of, label,
+    mark_step, propagate, record_history, set_huge_pages, stop_history, without_pools,
 };
 pub use out::{AdamW, AdamWParams, ConvParams, Sgd, TensorOut, cat_out};
 pub use pool::{MemPool, MemPoolBuilder, available_bytes, default_pool, empty_cache, with_pool};
