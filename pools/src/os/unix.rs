@@ -187,9 +187,10 @@ impl fmt::Write for StandardError {
 pub(crate) fn thread_name() -> String {
     // No system has longer names.
     let mut name = [0_u8; 64];
+    // SAFETY: it only says which thread this is.
+    let thread = unsafe { libc::pthread_self() };
     // SAFETY: the thread is the calling one, and the name is written into as many bytes as are there.
-    let named =
-        unsafe { libc::pthread_getname_np(libc::pthread_self(), name.as_mut_ptr().cast(), name.len()) };
+    let named = unsafe { libc::pthread_getname_np(thread, name.as_mut_ptr().cast(), name.len()) };
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(0);
     if named == 0 { String::from_utf8_lossy(&name[..end]).into_owned() } else { String::new() }
 }
