@@ -111,8 +111,13 @@ impl Heap {
     /// The shortest hole that suffices, and of those the first.
     pub(super) fn place(&mut self, size_bytes: usize) -> Option<BufferId> {
         let len = self.place_bytes(size_bytes)?;
-        let holes = self.blocks.iter().flat_map(|&block| self.holes_in(block));
-        let hole = holes.filter(|hole| hole.len >= len).min_by_key(|hole| hole.len)?;
+        let mut best: Option<AddressRange> = None;
+        self.for_each_hole(|hole, _| {
+            if hole.len >= len && best.is_none_or(|best| hole.len < best.len) {
+                best = Some(hole);
+            }
+        });
+        let hole = best?;
         let id = BufferId(self.next_buffer);
         self.next_buffer += 1;
         let place = Place {
@@ -131,12 +136,20 @@ impl Heap {
         Some(id)
     }
 
-    /// What no buffer has of a block, in order of address; the last may be what lies behind all buffers.
-    pub(super) fn holes_in(&self, block: AddressRange) -> Vec<AddressRange> {
-        let places = self.places.range(block.start..block.end());
-        let taken: Vec<AddressRange> =
-            places.map(|(&addr, place)| AddressRange::new(addr, place.len)).collect();
-        block.without(&taken).collect()
+    /// Runs `f` on what no buffer has of each block, in order of address, with whether it lies behind all buffers.
+    fn for_each_hole(&self, mut f: impl FnMut(AddressRange, bool)) {
+        for block in &self.blocks {
+            let mut at = block.start;
+            for (&addr, place) in self.places.range(block.start..block.end()) {
+                if addr > at {
+                    f(AddressRange::between(at, addr), false);
+                }
+                at = addr + place.len;
+            }
+            if at < block.end() {
+                f(AddressRange::between(at, block.end()), true);
+            }
+        }
     }
 
     pub(super) fn remove_buffer(&mut self, id: BufferId) {
@@ -252,15 +265,13 @@ impl Heap {
     }
 
     pub(super) fn stats(&self) -> HeapStats {
-        let hole_bytes = |block: &AddressRange| -> usize {
-            let holes = self.holes_in(*block).into_iter();
-            holes.filter(|hole| hole.end() < block.end()).map(|hole| hole.len).sum()
-        };
+        let mut hole_bytes = 0;
+        self.for_each_hole(|hole, is_last| hole_bytes += if is_last { 0 } else { hole.len });
         HeapStats {
             buffers: self.places.len(),
             buffer_bytes: self.places.values().map(|place| place.len).sum(),
             block_bytes: self.blocks.iter().map(|block| block.len).sum(),
-            hole_bytes: self.blocks.iter().map(hole_bytes).sum(),
+            hole_bytes,
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::{Arena, Pages, PagesOptions, SimulatedUpstream};
 
 const HEAP: HeapId = HeapId(1);
 const GRANULE: usize = 64;
@@ -317,6 +318,23 @@ fn a_planted_fault_that_moves_held_buffers_is_noticed() {
     assert_ne!(model.addr(ids[1]), held);
     let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| model.check()));
     assert!(checked.is_err(), "the model sees it");
+}
+
+#[test]
+fn a_heap_that_found_no_memory_is_not_kept() {
+    let upstream = SimulatedUpstream::builder().capacity_bytes(4 << 20).build();
+    let mut arena = Arena::new(Pages::new(PagesOptions::default()).unwrap(), upstream);
+    for _ in 0..3 {
+        assert!(arena.add_moving_buffer(HEAP, options(), 64 << 20).is_err());
+        assert!(arena.reserve_heap(HEAP, options(), 64 << 20).is_err());
+        assert!(!arena.has_heaps());
+    }
+    let buffer = arena.add_moving_buffer(HEAP, options(), 1 << 20).unwrap();
+    assert!(arena.add_moving_buffer(HEAP, options(), 64 << 20).is_err());
+    assert!(arena.is_free_moving_buffer(HEAP, buffer), "what is there stays");
+    arena.remove_heap(HEAP);
+    assert_eq!(arena.stats().blocks.current, 0);
+    arena.validate().unwrap();
 }
 
 #[derive(Debug, Clone)]
