@@ -181,7 +181,8 @@ impl Heap {
     pub(super) fn free(&mut self, addr: usize, now: Moment) -> Option<usize> {
         let place = self.places.get_mut(&addr).filter(|place| place.live)?;
         place.live = false;
-        place.recorded |= now.recording || now.count != place.taken.count;
+        // A recording that is going on either was at the taking, or has begun since.
+        place.recorded |= now.count != place.taken.count;
         let len = place.len;
         if place.removed {
             self.places.remove(&addr);

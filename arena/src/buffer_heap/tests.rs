@@ -129,9 +129,16 @@ fn what_somebody_has_stays_and_others_move_around_it() {
     assert_eq!(model.addr(ids[1]), held);
     assert_eq!(model.addr(ids[2]), GRANULE, "it went in front of the held one");
     assert_eq!(model.addr(ids[3]), held + 512);
-    // A buffer that is removed while somebody has it stays until it is freed.
+    // A buffer that is removed while somebody has it stays until it is freed, also with room in front of it.
     model.remove(ids[1]);
+    model.remove(ids[2]);
+    let before = model.addr(ids[3]);
     model.compact(ALL);
+    assert_eq!(model.heaps.live_bytes(held), Some(512));
+    assert!(model.addr(ids[3]) < before, "another one takes the room");
+    let first = model.addr(ids[3]);
+    model.remove(ids[3]);
+    assert_eq!((first, model.compact(ALL).held), (GRANULE, 1));
     assert_eq!(model.heaps.live_bytes(held), Some(512));
     assert_eq!(model.heaps.free(held), Freed::Kept { bytes: 512 });
     assert_eq!(model.heaps.free(held), Freed::Unknown);
@@ -326,6 +333,7 @@ fn a_heap_that_found_no_memory_is_not_kept() {
     let mut arena = Arena::new(Pages::new(PagesOptions::default()).unwrap(), upstream);
     for _ in 0..3 {
         assert!(arena.add_moving_buffer(HEAP, options(), 64 << 20).is_err());
+        assert!(!arena.has_heaps());
         assert!(arena.reserve_heap(HEAP, options(), 64 << 20).is_err());
         assert!(!arena.has_heaps());
     }
