@@ -57,7 +57,8 @@ pub struct LabelGuard {
 /// Names what this thread does until the guard is dropped: blocks that it allocates have this label in histories and
 /// snapshots. Labels nest: `encoder/layer 3`. They can be set whether or not a [history](crate::record_history) is kept.
 ///
-/// Guards are to be dropped in reverse order, as locals are.
+/// Guards are to be dropped in reverse order, as locals are. Each name is kept for as long as the process lives, so there should
+/// be some hundreds of them: steps are numbered without being named.
 pub fn label(name: &str) -> LabelGuard {
     let before = LABEL.get();
     let id = inside(|| with_labels(|labels| labels.number_of(before, name)));
