@@ -237,3 +237,51 @@ impl Drop for DeviceClock {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pace whose steps so far took `step`, and that spends a twentieth.
+    fn pace(step: Duration, steps: u32) -> Pace {
+        let mut pace = Pace::of_host();
+        pace.share = 0.05;
+        (0..steps).for_each(|_| pace.earn(step));
+        pace
+    }
+
+    fn is_about(pace: &Pace, seconds: f64) -> bool {
+        let bytes = seconds * HOST_SPEED;
+        (pace.budget_bytes() as f64 - bytes).abs() < 0.01 * bytes
+    }
+
+    #[test]
+    fn a_step_earns_its_share_and_twenty_are_saved() {
+        let step = Duration::from_millis(10);
+        assert!(is_about(&pace(step, 1), 0.0005));
+        assert!(is_about(&pace(step, 8), 0.004));
+        assert!(is_about(&pace(step, 100), 0.01));
+    }
+
+    #[test]
+    fn one_short_step_leaves_what_was_saved() {
+        let mut pace = pace(Duration::from_millis(10), 20);
+        pace.earn(Duration::from_micros(10));
+        assert!(pace.budget_bytes() as f64 > 0.009 * HOST_SPEED, "{pace:?}");
+    }
+
+    #[test]
+    fn time_is_saved_for_a_buffer_that_waits_for_more() {
+        let mut pace = pace(Duration::from_millis(10), 20);
+        let waiting = (0.1 * HOST_SPEED) as usize;
+        let done = Compaction::default();
+        for _ in 0..300 {
+            pace.end(&done);
+            pace.waiting_bytes = waiting;
+            pace.earn(Duration::from_millis(10));
+        }
+        assert!(pace.budget_bytes() >= waiting, "{pace:?}");
+        pace.spend(waiting, Duration::from_millis(100));
+        assert!(pace.budget_bytes() < waiting / 5, "{pace:?}");
+    }
+}

@@ -173,3 +173,21 @@ impl Log {
         self.entries.push_back(entry);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_ended_is_nobodys() {
+        let source = Source { device: None, pool_id: 3, order: None };
+        let mut log = Log::new(10);
+        for end in [Change::Ended { addr: 64 }, Change::Completed { addr: 64 }] {
+            log.note(source, Change::Allocated { addr: 64, size_bytes: 100 });
+            assert!(log.owner(None, 64).is_some());
+            log.note(source, end);
+            assert!(log.owner(None, 64).is_none());
+        }
+        assert!(log.entries().all(|entry| entry.bytes == 100));
+    }
+}

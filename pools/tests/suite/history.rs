@@ -28,6 +28,9 @@ fn follow_backwards(snapshot: &Snapshot) {
         .collect();
     for entry in snapshot.device_traces.iter().flatten().rev() {
         let addr = entry.addr.unwrap_or(0);
+        let mut segments = snapshot.segments.iter();
+        let is_mapped = segments.any(|one| addr >= one.address && addr - one.address < one.total_size);
+        assert!(is_mapped || entry.action == Action::Oom, "{entry:?} lies in no segment");
         match entry.action {
             Action::Alloc => assert!(there.remove(&addr), "{entry:?} is not there afterwards"),
             Action::FreeCompleted => assert!(there.insert(addr), "{entry:?} is there afterwards"),
