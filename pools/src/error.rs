@@ -129,6 +129,14 @@ pub enum PoolError {
         /// The system's error.
         reason: String,
     },
+    /// A snapshot cannot be read.
+    #[error("the snapshot {path:?} cannot be read: {reason}")]
+    ReadSnapshot {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The size that a recorded run needs cannot be told.
     #[error("no size follows from the trace: {reason}")]
     Sizing {

@@ -3,15 +3,22 @@
 mod collect;
 mod compare;
 mod file;
+mod frames;
+mod pickle;
+mod reading;
+mod record;
 mod trace;
+mod writing;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::stats::PoolStats;
 
 pub(crate) use collect::Collector;
 pub use compare::Growth;
-pub use trace::{Action, Frame, TraceEntry};
+pub use file::SnapshotError;
+pub use frames::{Frame, Stack};
+pub use trace::{Action, TraceEntry};
 
 /// What lies where in pools at one moment.
 ///
@@ -21,6 +28,8 @@ pub use trace::{Action, Frame, TraceEntry};
 ///
 /// Pools are looked at one after the other, each stream's part of one under its lock: what a program does meanwhile may be in
 /// it for one and not yet for the other.
+///
+/// [`load`](Self::load) reads such files, and those that PyTorch wrote.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Stretches of mapped memory without gaps, in order of address for each device.
@@ -28,8 +37,9 @@ pub struct Snapshot {
     /// For each device what happened to blocks that lie in what is mapped now, the last entries of the
     /// [history](crate::record_history): nothing where none is kept.
     pub device_traces: Vec<Vec<TraceEntry>>,
-    allocator_settings: AllocatorSettings,
-    external_annotations: Vec<()>,
+    /// What the allocator was set to.
+    pub allocator_settings: AllocatorSettings,
+    external_annotations: Empty,
     /// What PyTorch's snapshots do not have.
     pub mempool: Extra,
 }
@@ -37,16 +47,18 @@ pub struct Snapshot {
 /// What PyTorch's snapshots do not have.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Extra {
-    /// Of the layout: 1.
+    /// Of the layout: 1, or 0 where PyTorch wrote the snapshot.
     pub version: u32,
-    /// Microseconds since 1970.
+    /// Microseconds since 1970; of PyTorch's the time of the last entry, or 0.
     pub time_us: u64,
     /// Those that pools were looked at of; segments name them by their place in here.
     pub devices: Vec<DeviceInfo>,
     /// The pools that were looked at.
     pub pools: Vec<PoolInfo>,
-    /// Entries of the history that are no longer kept; `None` where no history is kept.
+    /// Entries of the history that are no longer kept; `None` where no history is kept, and for PyTorch's.
     pub dropped_entries: Option<u64>,
+    /// The call stacks that blocks and entries name by their place in here.
+    pub stacks: Vec<Stack>,
 }
 
 /// A device with pools.
@@ -71,12 +83,14 @@ pub enum DeviceKind {
 /// A pool and its figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PoolInfo {
-    /// 0 is the default pool of its device.
-    pub id: u64,
+    /// As [`Segment::segment_pool_id`].
+    pub id: (u64, u64),
     /// Its device, by its place in [`Extra::devices`].
     pub device: usize,
-    /// Its name and figures.
-    pub stats: PoolStats,
+    /// Its name.
+    pub name: String,
+    /// Its figures; `None` for PyTorch's, which have none.
+    pub stats: Option<PoolStats>,
 }
 
 /// A stretch of mapped memory without gaps that one pool has for one stream.
@@ -98,11 +112,11 @@ pub struct Segment {
     pub stream: u64,
     /// `small` when no block in it is larger than 1 MiB.
     pub segment_type: SegmentType,
-    /// 0 and the pool's id.
+    /// 0 and the pool's id, which is 0 for the default pool of a device. PyTorch counts the pools of graphs in the first number.
     pub segment_pool_id: (u64, u64),
     /// Whether it may grow in place: it is mapped page by page.
     pub is_expandable: bool,
-    frames: Vec<()>,
+    frames: Empty,
     /// Its blocks, which cover it.
     pub blocks: Vec<Block>,
     /// The pool's name.
@@ -148,9 +162,10 @@ pub struct Block {
     pub requested_size: usize,
     /// What it is used for, as PyTorch says it.
     pub state: BlockState,
-    /// Its label, for PyTorch's viewers: what is innermost first, with the thread's name as the file and the step as
-    /// the line.
-    pub frames: Vec<Frame>,
+    /// Where it was asked for, by its place in [`Extra::stacks`], where a history keeps call stacks. A pickle has what stands
+    /// there, and the label, as `frames`.
+    pub stack: Option<u32>,
+    frames: Empty,
     /// Who allocated it; `None` for what is free, and where no [history](crate::record_history) is kept.
     pub owner: Option<BlockOwner>,
     /// Kept for a planned step or a buffer, and nobody's now. Its state is that of an allocated block.
@@ -186,13 +201,33 @@ pub enum BlockState {
     Inactive,
 }
 
-/// What PyTorch's viewers print of an allocator's settings.
+/// What an allocator was set to, as PyTorch's viewers print it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-struct AllocatorSettings {
+pub struct AllocatorSettings {
+    /// The variable of the environment: `MEMPOOL_CONF`, or PyTorch's.
     #[serde(rename = "PYTORCH_CUDA_ALLOC_CONF")]
-    conf: String,
-    max_split_size: i64,
-    garbage_collection_threshold: f64,
-    expandable_segments: bool,
+    pub conf: String,
+    /// Bytes above which blocks are not cut; -1 for none.
+    pub max_split_size: i64,
+    /// Share of a limit above which PyTorch gives back what is unused; 0 for never.
+    pub garbage_collection_threshold: f64,
+    /// Whether segments grow in place.
+    pub expandable_segments: bool,
+}
+
+/// A list that PyTorch's readers look for, and that is always empty in JSON.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Empty;
+
+impl Serialize for Empty {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        [(); 0].serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Empty {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Self)
+    }
 }

@@ -4,6 +4,7 @@ mod allocator;
 mod buffer_sets;
 mod buffers;
 mod contents;
+mod foreign_snapshots;
 mod history;
 mod lifetime;
 #[path = "recorded.rs"]

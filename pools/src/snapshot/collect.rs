@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use mempool_arena::{MappedSegment, Usage};
 
 use super::{
-    AllocatorSettings, Block, BlockState, DeviceInfo, DeviceKind, Extra, Order, PoolInfo, Segment,
+    AllocatorSettings, Block, BlockState, DeviceInfo, DeviceKind, Empty, Extra, Order, PoolInfo, Segment,
     SegmentType, Snapshot, TraceEntry, trace,
 };
 use crate::device::{ArenaCore, DeviceId, DeviceState, Owner, PoolSlot};
@@ -101,7 +101,8 @@ impl Collector {
     }
 
     fn add_pool(&mut self, id: u64, device: usize, stats: PoolStats) {
-        self.pools.push(PoolInfo { id, device, stats });
+        let name = stats.name.clone();
+        self.pools.push(PoolInfo { id: (0, id), device, name, stats: Some(stats) });
     }
 
     fn index_of(&mut self, id: Option<DeviceId>, ordinal: u32) -> usize {
@@ -128,8 +129,7 @@ impl Collector {
                 let is_owned = matches!(part.usage, Usage::Live { .. });
                 let owner = self.history.as_ref().filter(|_| is_owned);
                 let owner = owner.and_then(|log| log.owner(self.ids[of.device], address)).map(trace::owner);
-                let frames = owner.as_ref().map_or_else(Vec::new, trace::frames);
-                Block { address, size, requested_size, state, frames, owner, is_kept }
+                Block { address, size, requested_size, state, stack: None, frames: Empty, owner, is_kept }
             };
             let blocks: Vec<Block> = parts.into_iter().map(block).collect();
             let sum = |of: fn(&Block) -> usize, counts: fn(BlockState) -> bool| -> usize {
@@ -149,7 +149,7 @@ impl Collector {
                 segment_type: if is_large { SegmentType::Large } else { SegmentType::Small },
                 segment_pool_id: (0, of.pool_id),
                 is_expandable: of.is_expandable,
-                frames: Vec::new(),
+                frames: Empty,
                 blocks,
                 pool_name: of.pool_name.to_owned(),
                 order: of.order,
@@ -165,7 +165,7 @@ impl Collector {
         for entry in log.entries() {
             let Some(device) = self.ids.iter().position(|id| *id == entry.source.device) else { continue };
             let is_here =
-                self.pools.iter().any(|pool| pool.device == device && pool.id == entry.source.pool_id);
+                self.pools.iter().any(|pool| pool.device == device && pool.id == (0, entry.source.pool_id));
             if is_here && (entry.kind == Kind::OutOfMemory || self.is_mapped(device, entry.addr)) {
                 traces[device].push(trace::entry(entry));
             }
@@ -191,7 +191,7 @@ impl Collector {
                 garbage_collection_threshold: 0.0,
                 expandable_segments: self.segments.iter().any(|segment| segment.is_expandable),
             },
-            external_annotations: Vec::new(),
+            external_annotations: Empty,
             segments: self.segments,
             mempool: Extra {
                 version: 1,
@@ -199,6 +199,7 @@ impl Collector {
                 devices: self.devices,
                 pools: self.pools,
                 dropped_entries: self.history.as_ref().map(Log::dropped),
+                stacks: Vec::new(),
             },
         }
     }

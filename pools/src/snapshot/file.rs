@@ -1,17 +1,93 @@
 //! Snapshots in files.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::Path;
 
-use serde_pickle::{HashableValue, SerOptions, Value};
+use flate2::read::MultiGzDecoder;
 
-use super::Snapshot;
+use super::pickle::Tree;
+use super::{Snapshot, writing};
 use crate::error::PoolError;
 
+/// What is read of a compressed file at most: a short one can stand for any size.
+const MAX_UNPACKED_BYTES: u64 = 4 << 30;
+
+/// Why something cannot be read as a snapshot.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// It could not be read at all.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// It begins like neither format.
+    #[error("it is neither a pickle (of protocol 2 or later) nor JSON")]
+    Format,
+    /// It is damaged, or no pickle of plain values.
+    #[error("the pickle cannot be read: {0}")]
+    Pickle(String),
+    /// It is no JSON.
+    #[error("the JSON cannot be read: {0}")]
+    Json(#[from] serde_json::Error),
+    /// It is something else than a snapshot.
+    #[error("it is no memory snapshot: {0}")]
+    Layout(String),
+    /// A compressed file holds more than is read.
+    #[error("it holds more than {limit_bytes} bytes when it is unpacked")]
+    Size {
+        /// What is read at most.
+        limit_bytes: u64,
+    },
+}
+
 impl Snapshot {
-    /// Writes the snapshot into a file: JSON if its name ends in `.json`, and a pickle otherwise. Both have the same keys, and
-    /// PyTorch's page opens either; `_memory_viz.py` wants a pickle.
+    /// Reads a snapshot: a pickle or JSON, ours or PyTorch's, compressed with gzip or not.
+    ///
+    /// Of PyTorch's what it does not have is made of what it has: devices and pools of those that segments name, who has a block
+    /// of the trace. Frames of segments and external annotations are left out.
+    ///
+    /// Files of others are safe to read: nothing is built from classes that a pickle names, and what is made of a file is
+    /// bounded by some hundred times its size (unpacked), or is an error.
+    ///
+    /// # Errors
+    /// [`SnapshotError`].
+    pub fn read(mut source: impl Read) -> Result<Self, SnapshotError> {
+        let mut bytes = Vec::new();
+        source.read_to_end(&mut bytes)?;
+        if bytes.starts_with(&[0x1f, 0x8b]) {
+            let mut unpacked = Vec::new();
+            MultiGzDecoder::new(&bytes[..]).take(MAX_UNPACKED_BYTES + 1).read_to_end(&mut unpacked)?;
+            if unpacked.len() as u64 > MAX_UNPACKED_BYTES {
+                return Err(SnapshotError::Size { limit_bytes: MAX_UNPACKED_BYTES });
+            }
+            bytes = unpacked;
+        }
+        let tree = match bytes.trim_ascii_start().first() {
+            Some(0x80) => Tree::read(&bytes).map_err(|problem| SnapshotError::Pickle(problem.to_string()))?,
+            Some(b'{') => {
+                let value = serde_json::from_slice(&bytes)?;
+                let tree = Tree::of_json(value, bytes.len());
+                tree.map_err(|problem| SnapshotError::Layout(problem.to_string()))?
+            }
+            _ => return Err(SnapshotError::Format),
+        };
+        drop(bytes);
+        Self::from_tree(&tree).map_err(|wrong| SnapshotError::Layout(wrong.to_string()))
+    }
+
+    /// Reads the snapshot in a file, as [`read`](Self::read) does.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadSnapshot`].
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, PoolError> {
+        let path = path.as_ref();
+        let read = File::open(path).map_err(SnapshotError::from).and_then(Self::read);
+        read.map_err(|error| PoolError::ReadSnapshot { path: path.to_owned(), reason: error.to_string() })
+    }
+
+    /// Writes the snapshot into a file: JSON if its name ends in `.json`, and a pickle otherwise. Both have the same keys but
+    /// for call stacks, which a pickle has in each block and entry as `frames` too, for PyTorch's viewers. PyTorch's page opens
+    /// either; `_memory_viz.py` wants a pickle.
     ///
     /// # Errors
     /// [`PoolError::Snapshot`] when the file cannot be written; what was written of it is removed.
@@ -28,51 +104,20 @@ impl Snapshot {
         })
     }
 
-    /// Writes the snapshot as a pickle: protocol 2, without objects, as PyTorch's page reads it.
+    /// Writes the snapshot as a pickle: protocol 2, without objects, as PyTorch's page reads it. It is written in small pieces.
     ///
     /// # Errors
     /// Those of `writer`.
-    pub fn write_pickle(&self, writer: &mut impl Write) -> std::io::Result<()> {
-        let value = pickled(serde_json::to_value(self)?);
-        let options = SerOptions::new().proto_v2();
-        serde_pickle::value_to_writer(writer, &value, options).map_err(|error| match error {
-            serde_pickle::Error::Io(error) => error,
-            error => std::io::Error::other(error),
-        })
+    pub fn write_pickle(&self, writer: impl Write) -> std::io::Result<()> {
+        writing::write(self, writer)
     }
 
     /// Writes the snapshot as JSON.
     ///
     /// # Errors
     /// Those of `writer`.
-    pub fn write_json(&self, writer: &mut impl Write) -> std::io::Result<()> {
+    pub fn write_json(&self, writer: impl Write) -> std::io::Result<()> {
         serde_json::to_writer(writer, self).map_err(std::io::Error::from)
-    }
-}
-
-/// The same as a pickle's value. Numbers are signed: of unsigned ones nine bytes would be written, and PyTorch's page
-/// reads eight.
-fn pickled(value: serde_json::Value) -> Value {
-    match value {
-        serde_json::Value::Null => Value::None,
-        serde_json::Value::Bool(flag) => Value::Bool(flag),
-        serde_json::Value::String(text) => Value::String(text),
-        serde_json::Value::Array(values) => Value::List(values.into_iter().map(pickled).collect()),
-        serde_json::Value::Number(number) => match number.as_i64() {
-            Some(number) => Value::I64(number),
-            None => Value::F64(number.as_f64().unwrap_or(f64::NAN)),
-        },
-        serde_json::Value::Object(fields) => {
-            let field = |(name, value): (String, serde_json::Value)| {
-                let value = match (pickled(value), &*name) {
-                    // PyTorch has a pair here.
-                    (Value::List(pair), "segment_pool_id" | "pool_id") => Value::Tuple(pair),
-                    (value, _) => value,
-                };
-                (HashableValue::String(name), value)
-            };
-            Value::Dict(fields.into_iter().map(field).collect())
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::BlockOwner;
+use super::{BlockOwner, Empty};
 use crate::device::Owner;
 use crate::history::{self, Entry, Kind, Owned};
 
@@ -23,13 +23,14 @@ pub struct TraceEntry {
     pub stream: u64,
     /// Microseconds since 1970.
     pub time_us: u64,
-    compile_context: String,
+    pub(super) compile_context: String,
     /// The label.
     pub user_metadata: String,
-    /// 0 and the pool's id.
+    /// As [`Segment::segment_pool_id`](super::Segment::segment_pool_id).
     pub pool_id: (u64, u64),
-    /// As those of blocks.
-    pub frames: Vec<Frame>,
+    /// As that of blocks.
+    pub stack: Option<u32>,
+    pub(super) frames: Empty,
     /// The thread's name.
     pub thread: String,
     /// Steps that had ended.
@@ -50,18 +51,53 @@ pub enum Action {
     FreeCompleted,
     /// A request found no memory.
     Oom,
+    /// A segment was taken; PyTorch's only.
+    SegmentAlloc,
+    /// A segment was given back; PyTorch's only.
+    SegmentFree,
+    /// Memory was mapped.
+    SegmentMap,
+    /// Memory was unmapped.
+    SegmentUnmap,
+    /// Something that is not known here.
+    #[serde(other)]
+    Other,
 }
 
-/// Where in a program something was asked for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Frame {
-    /// A part of the label.
-    pub name: String,
-    /// The thread's name.
-    pub filename: String,
-    /// The step.
-    pub line: u32,
+impl Action {
+    /// As it stands in files.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Alloc => "alloc",
+            Self::FreeRequested => "free_requested",
+            Self::FreeCompleted => "free_completed",
+            Self::Oom => "oom",
+            Self::SegmentAlloc => "segment_alloc",
+            Self::SegmentFree => "segment_free",
+            Self::SegmentMap => "segment_map",
+            Self::SegmentUnmap => "segment_unmap",
+            Self::Other => "other",
+        }
+    }
+
+    /// The one that stands in files as this.
+    pub(super) fn named(name: &str) -> Self {
+        const ALL: [Action; 8] = [
+            Action::Alloc,
+            Action::FreeRequested,
+            Action::FreeCompleted,
+            Action::Oom,
+            Action::SegmentAlloc,
+            Action::SegmentFree,
+            Action::SegmentMap,
+            Action::SegmentUnmap,
+        ];
+        ALL.into_iter().find(|action| action.name() == name).unwrap_or(Self::Other)
+    }
 }
+
+/// What PyTorch has where nothing is compiled.
+pub(super) const NO_CONTEXT: &str = "N/A";
 
 /// A stream by number, 0 where there is none.
 pub(super) fn stream(order: Option<Owner>) -> u64 {
@@ -84,13 +120,6 @@ pub(super) fn owner(by: Owned) -> BlockOwner {
     }
 }
 
-pub(super) fn frames(owner: &BlockOwner) -> Vec<Frame> {
-    let parts = owner.label.rsplit('/').filter(|part| !part.is_empty());
-    parts
-        .map(|part| Frame { name: part.to_owned(), filename: owner.thread.clone(), line: owner.step })
-        .collect()
-}
-
 /// An entry of the history. The caller is inside pool code.
 pub(super) fn entry(entry: &Entry) -> TraceEntry {
     let owner = owner(entry.by);
@@ -108,8 +137,9 @@ pub(super) fn entry(entry: &Entry) -> TraceEntry {
         size: entry.bytes,
         stream: stream(entry.source.order),
         time_us: entry.by.time_us,
-        compile_context: "N/A".to_owned(),
-        frames: frames(&owner),
+        compile_context: NO_CONTEXT.to_owned(),
+        stack: None,
+        frames: Empty,
         user_metadata: owner.label,
         pool_id: (0, entry.source.pool_id),
         thread: owner.thread,

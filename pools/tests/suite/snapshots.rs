@@ -1,5 +1,9 @@
 //! Snapshots: what they say, and the files that others read.
 
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use mempool_pools::snapshot::{BlockState, DeviceKind, Order, SegmentType, Snapshot};
 use mempool_pools::{BufferSet, MemPool, PoolError};
 use proptest::prelude::*;
@@ -13,10 +17,7 @@ fn a_snapshot_says_what_lies_where() {
     drop(second);
     let snapshot = pool.snapshot();
     assert_eq!(snapshot.mempool.pools.len(), 1);
-    assert_eq!(
-        (snapshot.mempool.pools[0].id, &*snapshot.mempool.pools[0].stats.name),
-        (pool.id(), "snapped")
-    );
+    assert_eq!((snapshot.mempool.pools[0].id, &*snapshot.mempool.pools[0].name), ((0, pool.id()), "snapped"));
     assert_eq!(snapshot.mempool.devices[0].kind, DeviceKind::Host);
     let find = |addr: usize| {
         let blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
@@ -33,8 +34,8 @@ fn a_snapshot_says_what_lies_where() {
     recount::check(&pool).unwrap();
     // The process's has it, and the default pool.
     let all = mempool_pools::snapshot();
-    assert!(all.mempool.pools.iter().any(|other| other.id == pool.id()));
-    assert!(all.mempool.pools.iter().any(|other| other.id == 0));
+    assert!(all.mempool.pools.iter().any(|other| other.id == (0, pool.id())));
+    assert!(all.mempool.pools.iter().any(|other| other.id == (0, 0)));
     drop((first, third));
 }
 
@@ -66,7 +67,7 @@ fn what_steps_and_buffers_keep_is_not_free() {
 
 /// Follows a pickle, and fails at what PyTorch's page does not read.
 fn read_as_the_page_does(pickle: &[u8]) {
-    let (mut at, mut marks, mut since_mark) = (2, Vec::new(), 0_usize);
+    let (mut at, mut marks, mut since_mark, mut remembered) = (2, Vec::new(), 0_usize, 0_usize);
     assert_eq!(pickle[..2], [0x80, 2], "protocol 2");
     let number = |at: usize| u32::from_le_bytes(pickle[at..at + 4].try_into().unwrap()) as usize;
     while at < pickle.len() {
@@ -93,6 +94,16 @@ fn read_as_the_page_does(pickle: &[u8]) {
                 (at, since_mark) = (at + 1 + len, since_mark + 1);
             }
             b'X' => (at, since_mark) = (at + 4 + number(at), since_mark + 1),
+            b'q' => (at, remembered) = (at + 1, remembered + 1),
+            b'r' => (at, remembered) = (at + 4, remembered + 1),
+            b'h' => {
+                assert!(usize::from(pickle[at]) < remembered, "what was not remembered");
+                (at, since_mark) = (at + 1, since_mark + 1);
+            }
+            b'j' => {
+                assert!(number(at) < remembered, "what was not remembered");
+                (at, since_mark) = (at + 4, since_mark + 1);
+            }
             b'.' => assert_eq!(at, pickle.len(), "nothing comes behind the end"),
             other => panic!("the page does not know {other:#x}"),
         }
@@ -111,9 +122,16 @@ fn files_are_read_back_and_hold_what_pytorchs_page_reads() {
     snapshot.write_json(&mut json).unwrap();
     read_as_the_page_does(&pickle);
     let from_json: Snapshot = serde_json::from_slice(&json).unwrap();
-    let from_pickle: Snapshot = serde_pickle::from_slice(&pickle, serde_pickle::DeOptions::new()).unwrap();
     assert_eq!(from_json, snapshot);
-    assert_eq!(from_pickle, snapshot);
+    assert_eq!(Snapshot::read(&json[..]).unwrap(), snapshot);
+    assert_eq!(Snapshot::read(&pickle[..]).unwrap(), snapshot);
+    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+    packed.write_all(&pickle).unwrap();
+    assert_eq!(Snapshot::read(&packed.finish().unwrap()[..]).unwrap(), snapshot);
+    // Others read it as they read any pickle.
+    let options = serde_pickle::DeOptions::new().replace_recursive_structures();
+    let others: serde_json::Value = serde_pickle::from_slice(&pickle, options).unwrap();
+    assert_eq!(others["segments"][0]["blocks"][1]["size"], snapshot.segments[0].blocks[1].size);
     // The keys that PyTorch's readers need.
     let value: serde_json::Value = serde_json::from_slice(&json).unwrap();
     assert_eq!(value["device_traces"], serde_json::json!([[]]));
