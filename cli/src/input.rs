@@ -26,7 +26,11 @@ pub(crate) fn name(path: &Path) -> String {
         return "stdin".to_owned();
     }
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    name.trim_end_matches(".gz").trim_end_matches(".csv").trim_end_matches(".pickle").to_owned()
+    name.trim_end_matches(".gz")
+        .trim_end_matches(".csv")
+        .trim_end_matches(".pickle")
+        .trim_end_matches(".json")
+        .to_owned()
 }
 
 /// What a file is called in messages.
@@ -94,9 +98,14 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_files_without_their_formats() {
-        for (path, expected) in
-            [("-", "stdin"), ("a/run.csv.gz", "run"), ("b.pickle", "b"), ("/dev/stdin", "stdin"), ("c", "c")]
-        {
+        for (path, expected) in [
+            ("-", "stdin"),
+            ("a/run.csv.gz", "run"),
+            ("b.pickle", "b"),
+            ("b.json.gz", "b"),
+            ("/dev/stdin", "stdin"),
+            ("c", "c"),
+        ] {
             assert_eq!(name(Path::new(path)), expected);
         }
     }

@@ -3,7 +3,7 @@
 //! | format | what it looks like |
 //! |---|---|
 //! | this project's | lines `op,id,bytes,stream` ([`mempool_pools::arena::trace`]) |
-//! | PyTorch's | a pickle of `torch.cuda.memory._dump_snapshot`; the events of `device_traces` |
+//! | snapshots | PyTorch's (`torch.cuda.memory._dump_snapshot`) and ours, pickles or JSON; the events of `device_traces` |
 //! | RMM's | a log of its `logging_resource_adaptor`: `Thread,Time,Action,Pointer,Size,Stream` |
 //! | STAlloc's | lines `1 pointer bytes stream` and `0 pointer bytes stream`, with lines for phases |
 //!
@@ -52,7 +52,7 @@ pub enum ReadError {
         /// The first line, at most its first 80 characters.
         found: String,
     },
-    /// A pickle that is no snapshot.
+    /// A pickle or JSON that is no snapshot.
     #[error("the snapshot cannot be read: {problem}")]
     Snapshot {
         /// What is wrong with it.
@@ -87,7 +87,7 @@ pub fn parse(source: impl Read) -> Result<Trace, ReadError> {
     let mut source = decompressed(source)?;
     match source.fill_buf()?.first() {
         None => return Err(ReadError::Empty),
-        Some(&PICKLE_MAGIC) => return pytorch::parse(source),
+        Some(&(PICKLE_MAGIC | b'{')) => return pytorch::parse(source),
         Some(_) => {}
     }
     let mut lines = Lines::new(source);
