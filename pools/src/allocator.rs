@@ -16,7 +16,7 @@ use crate::slot::{Outcome, Slot};
 use crate::steering;
 use crate::step::{HOST_GRANULE_BYTES, StepNumber};
 use crate::thread_state::{HostScope, Inside, host, host_of_user_code, is_steering, set_host, set_steering};
-use crate::{region, registry};
+use crate::{history, region, registry};
 
 /// Requests of fewer bytes go to the inner allocator unless another threshold is set. See
 /// `benches/README.md` for the measurement behind it.
@@ -83,7 +83,9 @@ fn target(size: usize) -> Option<(&'static Slot, Option<StepNumber>)> {
 fn at_target<R>(layout: Layout, f: impl FnOnce(&Slot, Request, Option<StepNumber>) -> R) -> Option<R> {
     let stay = Inside::enter()?;
     let request = Request::new(layout.size()).aligned_to(layout.align());
-    let result = target(layout.size()).map(|(slot, step)| f(slot, request, step));
+    let result = history::with_stack(layout.size(), || {
+        target(layout.size()).map(|(slot, step)| f(slot, request, step))
+    });
     stay.leave();
     result
 }
@@ -176,7 +178,7 @@ fn buffer_for(layout: Layout) -> Option<usize> {
     };
     steering::buffer_for(layout.size(), here, |place| {
         let BufferPlace::Host { slot, pool_id, spot } = *place else { return None };
-        slot.take_buffer(pool_id, spot, layout.size())
+        history::with_stack(layout.size(), || slot.take_buffer(pool_id, spot, layout.size()))
     })
 }
 
@@ -256,11 +258,12 @@ unsafe impl<Inner: GlobalAlloc> GlobalAlloc for PoolAllocator<Inner> {
             // SAFETY: `new_layout` has a size that is not zero, as the caller guarantees.
             None => unsafe { self.alloc(new_layout) },
             Some(slot) => {
-                if on_slot(slot, |slot| slot.resize(old.addr(), new_size)) {
+                if on_slot(slot, |slot| history::with_stack(new_size, || slot.resize(old.addr(), new_size))) {
                     return old;
                 }
                 let request = Request::new(new_size).aligned_to(layout.align());
-                match on_slot(slot, |slot| slot.allocate(request, None)) {
+                let allocate = |slot: &Slot| history::with_stack(new_size, || slot.allocate(request, None));
+                match on_slot(slot, allocate) {
                     Outcome::Placed(addr) => pointer(addr),
                     Outcome::Refused => ptr::null_mut(),
                     Outcome::Overflow => {

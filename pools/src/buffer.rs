@@ -8,7 +8,7 @@ use crate::buffer_set::Heap;
 
 use crate::device::{ArenaSlot, PoolSlot, Stream};
 use crate::error::PoolError;
-use crate::host_upstream::HostUpstream;
+use crate::host_upstream::HostArena;
 use crate::pool::{MemPool, Place};
 use crate::recording::Change;
 use crate::slot::Slot;
@@ -113,7 +113,7 @@ impl BufferPlace {
         let (Self::Host { spot, .. } | Self::Device { spot, .. }) = *self;
         match spot {
             Spot::Fixed(addr) => addr,
-            Spot::Moving(heap, buffer) => Arena::<HostUpstream>::name_of_moving_buffer(heap, buffer),
+            Spot::Moving(heap, buffer) => HostArena::name_of_moving_buffer(heap, buffer),
         }
     }
 

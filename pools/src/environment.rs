@@ -12,8 +12,8 @@ use crate::error::PoolError;
 use crate::options::PoolOptions;
 use crate::os;
 
-/// The variable's name.
-const VARIABLE: &str = "MEMPOOL_CONF";
+/// The variable.
+pub(crate) const VARIABLE: &str = "MEMPOOL_CONF";
 
 static OPTIONS: OnceLock<Result<PoolOptions, ConfError>> = OnceLock::new();
 

@@ -7,6 +7,8 @@
 
 mod label;
 mod log;
+mod observed;
+mod stacks;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,18 +25,75 @@ use crate::thread_state::inside;
 pub use self::label::{LabelGuard, label};
 pub(crate) use self::label::{lock_for_fork as lock_labels_for_fork, name_of as label_name, thread_name};
 pub(crate) use self::log::{Entry, Kind, Log, Owned};
+pub(crate) use self::observed::{Mapping, Observed};
+pub use self::stacks::CallStacks;
+pub(crate) use self::stacks::{
+    frames as stack_frames, lock_for_fork as lock_stacks_for_fork, with as with_stack,
+};
 
-/// What a history keeps.
+/// How much a history keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HistoryMode {
+    /// Who has what: for each live block where, when and by whom it was allocated.
+    State,
+    /// That, and what happened lately.
+    #[default]
+    All,
+}
+
+/// What a history keeps: by default the last 100,000 things that happened, without call stacks.
+///
+/// ```
+/// use mempool_pools::{CallStacks, HistoryOptions};
+///
+/// let options = HistoryOptions::new().max_entries(10_000).call_stacks(CallStacks::AtLeast(1 << 20));
+/// # drop(options);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HistoryOptions {
-    /// Entries that are kept of what happened; the oldest go first, and are counted. 0 keeps only who has what. 100,000 by
-    /// default, of about 64 bytes each.
-    pub max_entries: usize,
+    mode: HistoryMode,
+    max_entries: usize,
+    call_stacks: CallStacks,
 }
+
+/// An entry takes less than 100 bytes.
+const DEFAULT_MAX_ENTRIES: usize = 100_000;
 
 impl Default for HistoryOptions {
     fn default() -> Self {
-        Self { max_entries: 100_000 }
+        Self::new()
+    }
+}
+
+impl HistoryOptions {
+    /// The default ones.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { mode: HistoryMode::All, max_entries: DEFAULT_MAX_ENTRIES, call_stacks: CallStacks::None }
+    }
+
+    /// Chooses how much is kept.
+    #[must_use]
+    pub const fn mode(mut self, mode: HistoryMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Chooses how many entries are kept of what happened; the oldest go first, and are counted. 100,000 unless this says
+    /// otherwise, of less than 100 bytes each. With [`HistoryMode::State`] there are none.
+    #[must_use]
+    pub const fn max_entries(mut self, max_entries: usize) -> Self {
+        self.max_entries = max_entries;
+        self
+    }
+
+    /// Chooses of which allocations the call stack is kept; of none unless this says so. Functions are named when a snapshot is
+    /// taken, by the debug information that the program has: with Cargo's release profile `debug = "line-tables-only"`
+    /// gives files and lines.
+    #[must_use]
+    pub const fn call_stacks(mut self, call_stacks: CallStacks) -> Self {
+        self.call_stacks = call_stacks;
+        self
     }
 }
 
@@ -45,7 +104,7 @@ static IS_KEPT: AtomicBool = AtomicBool::new(false);
 /// Begins to keep a history of all pools of the process, those of devices and those made later included. One that is kept
 /// already ends. Blocks that are live already are known without who allocated them.
 ///
-/// While a history is kept, each allocation and each free takes one lock more. Without one they look at one flag.
+/// While a history is kept, each allocation and each free takes one lock more. Without one each looks at a flag or two.
 ///
 /// ```
 /// use mempool_pools::{HistoryOptions, MemPool, PoolAllocator, label, record_history, stop_history};
@@ -80,7 +139,9 @@ pub fn record_history(options: HistoryOptions) -> Result<(), PoolError> {
     inside(|| {
         {
             let mut history = HISTORY.lock();
-            *history = Some(Log::new(options.max_entries));
+            let max_entries = if options.mode == HistoryMode::All { options.max_entries } else { 0 };
+            *history = Some(Log::new(max_entries));
+            stacks::choose(options.call_stacks);
             IS_KEPT.store(true, Ordering::Relaxed);
         }
         recording::count_listeners();
@@ -98,6 +159,7 @@ pub fn stop_history() {
         let ended = {
             let mut history = HISTORY.lock();
             IS_KEPT.store(false, Ordering::Relaxed);
+            stacks::choose(CallStacks::None);
             history.take()
         };
         recording::count_listeners();
@@ -116,6 +178,15 @@ pub(crate) fn note(source: Source, change: Change) {
         && let Some(log) = HISTORY.lock().as_mut()
     {
         log.note(source, change);
+    }
+}
+
+/// Notes that memory was mapped or unmapped. The caller is inside pool code and holds the lock of its slot or arena.
+fn note_mapping(source: Source, mapping: Mapping) {
+    if is_kept()
+        && let Some(log) = HISTORY.lock().as_mut()
+    {
+        log.note_mapping(source, mapping);
     }
 }
 

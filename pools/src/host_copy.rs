@@ -1,17 +1,17 @@
 //! Moving buffers in the host's memory.
 #![allow(unsafe_code)] // listed in ARCHITECTURE.md
 
-use mempool_arena::{Arena, Compaction, Effort, HeapId};
+use mempool_arena::{Compaction, Effort, HeapId};
 
-use crate::host_upstream::HostUpstream;
+use crate::host_upstream::HostArena;
 
 /// See [`Arena::compact_heap`].
-pub(crate) fn compact(arena: &mut Arena<HostUpstream>, heap: HeapId, effort: Effort) -> Compaction {
+pub(crate) fn compact(arena: &mut HostArena, heap: HeapId, effort: Effort) -> Compaction {
     arena.compact_heap(heap, effort, &mut copy)
 }
 
 /// See [`Arena::compact_on_oom`].
-pub(crate) fn compact_on_oom(arena: &mut Arena<HostUpstream>, effort: Effort) -> usize {
+pub(crate) fn compact_on_oom(arena: &mut HostArena, effort: Effort) -> usize {
     arena.compact_on_oom(effort, &mut copy)
 }
 

@@ -6,8 +6,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mempool_arena::{AddressRange, Holes, MapError, Upstream, UpstreamError};
+use mempool_arena::{AddressRange, Arena, Holes, MapError, Upstream, UpstreamError};
 
+use crate::history::Observed;
 use crate::{os, region};
 
 /// Whether memory is committed with the advice to use huge pages.
@@ -22,6 +23,9 @@ static HUGE_PAGES: AtomicBool = AtomicBool::new(true);
 pub fn set_huge_pages(enabled: bool) {
     HUGE_PAGES.store(enabled, Ordering::Relaxed);
 }
+
+/// An arena of host memory.
+pub(crate) type HostArena = Arena<Observed<HostUpstream>>;
 
 /// Host memory on behalf of one pool.
 #[derive(Debug)]

@@ -63,7 +63,7 @@ pub use buffer::{Buffer, BufferStats, Written};
 pub use buffer_set::{BufferSet, CompactionOptions, CompactionStats};
 pub use builder::MemPoolBuilder;
 pub use error::PoolError;
-pub use history::{HistoryOptions, LabelGuard, label, record_history, stop_history};
+pub use history::{CallStacks, HistoryMode, HistoryOptions, LabelGuard, label, record_history, stop_history};
 pub use host_upstream::set_huge_pages;
 pub use instrument::Instrumented;
 /// The bookkeeping core, for tools that work on traces.

@@ -16,7 +16,8 @@ mod unix;
     not(mempool_pass_through)
 ))]
 pub(crate) use unix::{
-    abort_with, address_space_left, commit, decommit, populate, report, reserve, run_at_fork, thread_name,
+    abort_with, address_space_left, call_stack, commit, decommit, functions_at, populate, report, reserve,
+    run_at_fork, thread_name,
 };
 
 #[cfg(not(all(
@@ -31,5 +32,6 @@ mod other;
     not(mempool_pass_through)
 )))]
 pub(crate) use other::{
-    abort_with, address_space_left, commit, decommit, populate, report, reserve, run_at_fork, thread_name,
+    abort_with, address_space_left, call_stack, commit, decommit, functions_at, populate, report, reserve,
+    run_at_fork, thread_name,
 };

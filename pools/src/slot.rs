@@ -14,9 +14,9 @@ use mempool_arena::{
 };
 
 use crate::buffer::Spot;
-use crate::history;
+use crate::history::{self, Observed};
 use crate::host_copy;
-use crate::host_upstream::HostUpstream;
+use crate::host_upstream::{HostArena, HostUpstream};
 use crate::lock::Lock;
 use crate::os;
 use crate::recording::{self, Change, Listener, Source};
@@ -94,7 +94,7 @@ pub(crate) struct Slot {
 pub(crate) struct Core {
     id: u64,
     name: String,
-    arena: Arena<HostUpstream>,
+    arena: HostArena,
     growth_factor: Option<f64>,
     /// The last handle is gone.
     retired: bool,
@@ -198,7 +198,9 @@ impl Slot {
         self.hard_limit.store(setup.hard_limit, Ordering::Relaxed);
         self.bypassed.reset();
         self.overflowed.reset();
-        let arena = Arena::from_boxed(setup.placement, HostUpstream::new(self.index));
+        let source = Source { device: None, pool_id: id, order: None };
+        let upstream = Observed::new(HostUpstream::new(self.index), source);
+        let arena = Arena::from_boxed(setup.placement, upstream);
         let before = self.core.lock().replace(Core {
             id,
             name: setup.name,
@@ -396,7 +398,7 @@ impl Slot {
     }
 
     /// Runs `f` on the arena of the open pool `id`; `None` when the slot holds another pool or none.
-    pub(crate) fn with_arena<R>(&self, id: u64, f: impl FnOnce(&mut Arena<HostUpstream>) -> R) -> Option<R> {
+    pub(crate) fn with_arena<R>(&self, id: u64, f: impl FnOnce(&mut HostArena) -> R) -> Option<R> {
         inside(|| self.read(id, |core| f(&mut core.arena)))
     }
 

@@ -7,6 +7,8 @@ mod contents;
 mod foreign_snapshots;
 mod history;
 mod lifetime;
+#[path = "memory_viz.rs"]
+mod memory_viz;
 #[path = "recorded.rs"]
 mod recorded;
 mod recording;

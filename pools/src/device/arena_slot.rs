@@ -20,8 +20,8 @@ use crate::device::fault::{Fault, planted};
 use crate::device::guard::Guarded;
 use crate::device::pool_slot::{GraphToken, PoolSlot};
 use crate::device::state::DeviceState;
-use crate::device::upstream::{DeviceUpstream, Taking};
-use crate::history;
+use crate::device::upstream::{DeviceArena, DeviceUpstream, Taking};
+use crate::history::{self, Observed};
 use crate::lock::Lock;
 use crate::recording::{self, Change, Listener, Source};
 use crate::step::{DEVICE_GRANULE_BYTES, StepNumber};
@@ -130,7 +130,7 @@ pub(crate) struct ArenaCore {
     pub(crate) pool: &'static PoolSlot,
     pub(crate) pool_id: u64,
     pub(crate) owner: Owner,
-    pub(crate) arena: Arena<DeviceUpstream>,
+    pub(crate) arena: DeviceArena,
     uses: HashMap<usize, Vec<Use>>,
     /// Blocks between margins, by the address that their owners know.
     pub(crate) guards: HashMap<usize, Guarded>,
@@ -186,12 +186,13 @@ impl ArenaSlot {
         graph: Option<Arc<AtomicBool>>,
     ) {
         self.guarded.store(false, Ordering::Relaxed);
+        let source = Source { device: Some(pool.device.id), pool_id, order: Some(owner) };
         let upstream = DeviceUpstream::new(pool.device, pool, self.index, taking, graph);
         *self.core.lock() = Some(ArenaCore {
             pool,
             pool_id,
             owner,
-            arena: Arena::from_boxed(placement, upstream),
+            arena: Arena::from_boxed(placement, Observed::new(upstream, source)),
             uses: HashMap::new(),
             guards: HashMap::new(),
             pending: VecDeque::new(),
@@ -339,7 +340,7 @@ impl ArenaCore {
         &mut self,
         stream: Option<Stream>,
         request: Request,
-        place: impl FnOnce(&mut Arena<DeviceUpstream>) -> Result<Placed, ArenaError>,
+        place: impl FnOnce(&mut DeviceArena) -> Result<Placed, ArenaError>,
     ) -> Result<Placed, ArenaError> {
         self.arena.upstream_mut().serve(stream);
         let placed = place(&mut self.arena);
@@ -390,6 +391,13 @@ impl ArenaCore {
 
     fn source(&self) -> Source {
         Source { device: Some(self.pool.device.id), pool_id: self.pool_id, order: Some(self.owner) }
+    }
+
+    /// Makes the memory another owner's.
+    pub(crate) fn hand_to(&mut self, owner: Owner) {
+        self.owner = owner;
+        let source = self.source();
+        self.arena.upstream_mut().hand_to(source);
     }
 
     /// Tells a listener of the blocks that are live for their users.

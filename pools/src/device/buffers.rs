@@ -1,6 +1,6 @@
 //! Buffers in a device's memory.
 
-use mempool_arena::{AddressRange, Arena, ArenaError, BufferId, HeapOptions};
+use mempool_arena::{AddressRange, ArenaError, BufferId, HeapOptions};
 
 use crate::buffer_set::{ANOTHER_STREAM, Heap};
 use crate::device::arena_slot::{ArenaSlot, Owner};
@@ -8,7 +8,7 @@ use crate::device::driver::Stream;
 use crate::device::entry::{self, Call};
 use crate::device::platform::Allocation;
 use crate::device::pool_slot::PoolSlot;
-use crate::device::upstream::DeviceUpstream;
+use crate::device::upstream::DeviceArena;
 use crate::error::PoolError;
 use crate::recording::Change;
 use crate::step::DEVICE_GRANULE_BYTES;
@@ -146,7 +146,7 @@ impl PoolSlot {
         arena: &'static ArenaSlot,
         call: &Call,
         stream: Stream,
-        f: impl FnOnce(&mut Arena<DeviceUpstream>) -> R,
+        f: impl FnOnce(&mut DeviceArena) -> R,
     ) -> Result<R, PoolError> {
         let mut guard = arena.lock_for(self, self.id(), call.owner).ok_or(PoolError::Closed)?;
         let core = guard.as_mut().ok_or(PoolError::Closed)?;

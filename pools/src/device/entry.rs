@@ -13,8 +13,8 @@ use crate::device::platform::{Allocation, Free, Inner, Resolved};
 use crate::device::pool_slot::GraphToken;
 use crate::device::state::DeviceState;
 use crate::device::thread_cache;
-use crate::steering;
 use crate::thread_state::{DeviceScope, Inside, device_scope, inside, is_steering};
+use crate::{history, steering};
 
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
@@ -116,11 +116,11 @@ pub(crate) fn allocate(platform: &'static Inner, bytes: usize, stream: Option<St
     }
     let steering = is_steering();
     let Some(stay) = Inside::enter() else { return Allocation::PassThrough };
-    let result = match Call::of(platform, stream) {
+    let result = history::with_stack(bytes, || match Call::of(platform, stream) {
         Some(call) if steering => serve_steering(&call, bytes),
         Some(call) => serve(&call, bytes),
         None => Allocation::PassThrough,
-    };
+    });
     stay.leave();
     result
 }

@@ -441,7 +441,7 @@ impl PoolSlot {
             self.device.recycle(event);
         }
         if let Some(adopted) = arena.lock().as_mut() {
-            adopted.owner = call.owner;
+            adopted.hand_to(call.owner);
         }
         core.arenas.push((call.owner, arena));
         call.notice_thread_end();
@@ -459,7 +459,7 @@ impl PoolSlot {
         let mut arena_guard = arena.lock();
         let event = stream.and_then(|stream| self.device.record(stream));
         if let Some(ended) = arena_guard.as_mut() {
-            ended.owner = Owner::Ended;
+            ended.hand_to(Owner::Ended);
         }
         // Non-blocking streams do not block the legacy one: without an event of their own, their memory
         // serves again once the device was idle.

@@ -13,13 +13,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mempool_arena::{AddressRange, MapError, Upstream, UpstreamError};
+use mempool_arena::{AddressRange, Arena, MapError, Upstream, UpstreamError};
 
 use self::progress::Progress;
 use crate::device::driver::{DriverError, DriverResult, Physical, Stream};
 use crate::device::fault::{Fault, planted};
 use crate::device::pool_slot::{GraphToken, PoolSlot};
 use crate::device::state::DeviceState;
+use crate::history::Observed;
+
+/// An arena of device memory.
+pub(crate) type DeviceArena = Arena<Observed<DeviceUpstream>>;
 
 /// Physical memory that is mapped as one.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use mempool_arena::LiveBlock;
 use rustc_hash::FxBuildHasher;
 
-use super::label;
+use super::observed::Mapping;
+use super::{label, stacks};
 use crate::device::DeviceId;
 use crate::recording::{Change, Source};
 
@@ -21,6 +22,10 @@ pub(crate) enum Kind {
     Completed,
     /// A request found no memory: the address is what the device had free.
     OutOfMemory,
+    /// Memory was mapped.
+    Mapped,
+    /// Memory was unmapped.
+    Unmapped,
 }
 
 /// One thing that happened.
@@ -28,7 +33,7 @@ pub(crate) enum Kind {
 pub(crate) struct Entry {
     pub(crate) kind: Kind,
     pub(crate) addr: usize,
-    /// Bytes requested.
+    /// Bytes requested, or mapped.
     pub(crate) bytes: usize,
     pub(crate) source: Source,
     pub(crate) by: Owned,
@@ -46,6 +51,8 @@ pub(crate) struct Owned {
     pub(crate) step: u32,
     /// Allocations of the step that came before.
     pub(crate) position: u32,
+    /// By number, see [`stacks`]; 0 where it is not kept.
+    pub(crate) stack: u32,
 }
 
 /// A live block.
@@ -105,7 +112,13 @@ impl Log {
             label: label::current(),
             step: self.step,
             position: self.position,
+            stack: 0,
         }
+    }
+
+    /// As [`now`](Self::now), for what the request in progress causes.
+    fn requested_now(&self) -> Owned {
+        Owned { stack: stacks::taken(), ..self.now() }
     }
 
     pub(super) fn note(&mut self, source: Source, change: Change) {
@@ -125,7 +138,7 @@ impl Log {
     }
 
     fn allocate(&mut self, source: Source, addr: usize, bytes: usize) {
-        let by = self.now();
+        let by = self.requested_now();
         self.position = self.position.saturating_add(1);
         self.live.insert((source.device, addr), Live { bytes, by });
         self.keep(Entry { kind: Kind::Allocated, addr, bytes, source, by });
@@ -144,13 +157,25 @@ impl Log {
 
     /// A block that was live before the history began, unless it was told of since.
     pub(super) fn list(&mut self, source: Source, block: LiveBlock) {
-        let by = Owned { time_us: self.start.1, thread: 0, label: 0, step: 0, position: 0 };
+        let by = Owned { time_us: self.start.1, thread: 0, label: 0, step: 0, position: 0, stack: 0 };
         let live = Live { bytes: block.requested_bytes, by };
         self.live.entry((source.device, block.addr)).or_insert(live);
     }
 
     pub(super) fn note_oom(&mut self, source: Source, bytes: usize, free_bytes: usize) {
-        self.push(Kind::OutOfMemory, source, free_bytes, bytes);
+        let by = self.requested_now();
+        self.keep(Entry { kind: Kind::OutOfMemory, addr: free_bytes, bytes, source, by });
+    }
+
+    pub(super) fn note_mapping(&mut self, source: Source, mapping: Mapping) {
+        let (kind, range) = match mapping {
+            Mapping::Mapped(range) => (Kind::Mapped, range),
+            Mapping::Unmapped(range) => (Kind::Unmapped, range),
+        };
+        if !range.is_empty() {
+            let by = self.requested_now();
+            self.keep(Entry { kind, addr: range.start, bytes: range.len, source, by });
+        }
     }
 
     pub(super) fn end_step(&mut self) {

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mempool_arena::{AddressRange, UpstreamError};
 
+use crate::snapshot::Frame;
+
 /// Ranges that were decommitted and not committed again, about.
 static HOLES: AtomicUsize = AtomicUsize::new(0);
 /// A quarter of the mappings that Linux allows a process.
@@ -193,4 +195,35 @@ pub(crate) fn thread_name() -> String {
     let named = unsafe { libc::pthread_getname_np(thread, name.as_mut_ptr().cast(), name.len()) };
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(0);
     if named == 0 { String::from_utf8_lossy(&name[..end]).into_owned() } else { String::new() }
+}
+
+/// Writes the addresses of the functions that called each other, the innermost first, and says how many. Takes no lock but
+/// perhaps the loader's, and allocates nothing.
+pub(crate) fn call_stack(into: &mut [usize]) -> usize {
+    let mut count = 0;
+    // SAFETY: on Unix the unwinder works on the calling thread's stack alone; what must be kept apart there is needed on
+    // Windows only, for its library of debug information.
+    unsafe {
+        backtrace::trace_unsynchronized(|frame| {
+            if count < into.len() {
+                into[count] = frame.ip().addr();
+                count += 1;
+            }
+            count < into.len()
+        });
+    }
+    count
+}
+
+/// The functions that stand at a return address, those that the compiler put into others first.
+pub(crate) fn functions_at(addr: usize) -> Vec<Frame> {
+    let mut functions = Vec::new();
+    // The address is that of what comes after the call.
+    let call = std::ptr::without_provenance_mut(addr.saturating_sub(1));
+    backtrace::resolve(call, |symbol| {
+        let name = symbol.name().map_or_else(|| "??".to_owned(), |name| format!("{name:#}"));
+        let filename = symbol.filename().map_or_else(String::new, |file| file.display().to_string());
+        functions.push(Frame { name, filename, line: symbol.lineno().unwrap_or(0) });
+    });
+    functions
 }

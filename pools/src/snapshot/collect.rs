@@ -1,15 +1,17 @@
 //! Looking at pools.
 
+use std::collections::{HashMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mempool_arena::{MappedSegment, Usage};
 
 use super::{
     AllocatorSettings, Block, BlockState, DeviceInfo, DeviceKind, Empty, Extra, Order, PoolInfo, Segment,
-    SegmentType, Snapshot, TraceEntry, trace,
+    SegmentType, Snapshot, Stack, TraceEntry, suffix, trace,
 };
 use crate::device::{ArenaCore, DeviceId, DeviceState, Owner, PoolSlot};
-use crate::history::{self, Kind, Log};
+use crate::environment;
+use crate::history::{self, Log};
 use crate::slot::Slot;
 use crate::stats::PoolStats;
 
@@ -128,8 +130,9 @@ impl Collector {
                 let (address, size) = (part.range.start, part.range.len);
                 let is_owned = matches!(part.usage, Usage::Live { .. });
                 let owner = self.history.as_ref().filter(|_| is_owned);
-                let owner = owner.and_then(|log| log.owner(self.ids[of.device], address)).map(trace::owner);
-                Block { address, size, requested_size, state, stack: None, frames: Empty, owner, is_kept }
+                let by = owner.and_then(|log| log.owner(self.ids[of.device], address));
+                let (stack, owner) = (by.and_then(trace::number_of), by.map(trace::owner));
+                Block { address, size, requested_size, state, stack, frames: Empty, owner, is_kept }
             };
             let blocks: Vec<Block> = parts.into_iter().map(block).collect();
             let sum = |of: fn(&Block) -> usize, counts: fn(BlockState) -> bool| -> usize {
@@ -157,36 +160,55 @@ impl Collector {
         }
     }
 
-    /// For each device what happened in its segments. PyTorch's page follows entries backwards from the segments, and cannot
-    /// follow one that lies in none.
-    fn traces(&self) -> Vec<Vec<TraceEntry>> {
+    /// For each device what happened in the pools that were looked at, and how much of it cannot be followed back.
+    fn traces(&self) -> (Vec<Vec<TraceEntry>>, u64) {
         let mut traces = vec![Vec::new(); self.devices.len()];
-        let Some(log) = &self.history else { return traces };
+        let Some(log) = &self.history else { return (traces, 0) };
+        let pools: HashSet<(usize, u64)> = self.pools.iter().map(|pool| (pool.device, pool.id.1)).collect();
         for entry in log.entries() {
             let Some(device) = self.ids.iter().position(|id| *id == entry.source.device) else { continue };
-            let is_here =
-                self.pools.iter().any(|pool| pool.device == device && pool.id == (0, entry.source.pool_id));
-            if is_here && (entry.kind == Kind::OutOfMemory || self.is_mapped(device, entry.addr)) {
+            if pools.contains(&(device, entry.source.pool_id)) {
                 traces[device].push(trace::entry(entry));
             }
         }
-        traces
+        let cut = traces.iter_mut().enumerate().map(|(device, trace)| {
+            let segments = self.segments.iter().filter(|segment| segment.device == device);
+            let from = suffix::start(segments, trace);
+            trace.drain(..from).len() as u64
+        });
+        let cut = cut.sum();
+        (traces, cut)
     }
 
-    fn is_mapped(&self, device: usize, addr: usize) -> bool {
-        let after = self.segments.partition_point(|other| (other.device, other.address) <= (device, addr));
-        let before = after.checked_sub(1).map(|at| &self.segments[at]);
-        before.is_some_and(|other| other.device == device && addr - other.address < other.total_size)
+    /// The call stacks that blocks and entries have by the history's numbers, in whose place theirs in the list come.
+    fn name_stacks(&mut self, traces: &mut [Vec<TraceEntry>]) -> Vec<Stack> {
+        let blocks = self.segments.iter_mut().flat_map(|segment| &mut segment.blocks);
+        let named = blocks.map(|block| &mut block.stack);
+        let named = named.chain(traces.iter_mut().flatten().map(|entry| &mut entry.stack));
+        let mut places = HashMap::new();
+        let mut stacks = Vec::new();
+        for stack in named {
+            let place = stack.map(|number| {
+                *places.entry(number).or_insert_with(|| {
+                    stacks.push(Stack { frames: history::stack_frames(number) });
+                    stacks.len() as u32 - 1
+                })
+            });
+            *stack = place;
+        }
+        stacks
     }
 
     /// The snapshot.
     pub(crate) fn finish(mut self) -> Snapshot {
         self.segments.sort_by_key(|segment| (segment.device, segment.address));
+        let (mut device_traces, cut) = self.traces();
+        let stacks = self.name_stacks(&mut device_traces);
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Snapshot {
-            device_traces: self.traces(),
+            device_traces,
             allocator_settings: AllocatorSettings {
-                conf: String::new(),
+                conf: std::env::var(environment::VARIABLE).unwrap_or_default(),
                 max_split_size: -1,
                 garbage_collection_threshold: 0.0,
                 expandable_segments: self.segments.iter().any(|segment| segment.is_expandable),
@@ -198,8 +220,8 @@ impl Collector {
                 time_us: u64::try_from(since.as_micros()).unwrap_or(0),
                 devices: self.devices,
                 pools: self.pools,
-                dropped_entries: self.history.as_ref().map(Log::dropped),
-                stacks: Vec::new(),
+                dropped_entries: self.history.as_ref().map(|log| log.dropped() + cut),
+                stacks,
             },
         }
     }

@@ -37,14 +37,17 @@ const LIBRARIES: [&str; 7] = [
 const LIBRARY_STARTS: [&str; 4] = ["torch/", "<frozen", "library/std/", "library/core/"];
 
 impl Frame {
-    /// Whether the function stands in a library, by the name of its file, or by its own where there is none.
+    /// Whether the function stands in a library, by the name of its file, or by its own where there is none. This project's
+    /// own crates are libraries.
     #[must_use]
     pub fn is_library(&self) -> bool {
+        let name = self.name.trim_start_matches(['<', '&']);
+        let begins = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
+        if begins(&["mempool_pools::", "mempool_arena::", "candle_mempool::"]) {
+            return true;
+        }
         if self.filename.is_empty() {
-            let name = self.name.trim_start_matches('<');
-            return ["std::", "core::", "alloc::", "??", "__libc", "_start"]
-                .iter()
-                .any(|start| name.starts_with(start));
+            return begins(&["std::", "core::", "alloc::", "??", "__libc", "_start"]);
         }
         LIBRARIES.iter().any(|part| self.filename.contains(part))
             || LIBRARY_STARTS.iter().any(|start| self.filename.starts_with(start))
@@ -102,6 +105,7 @@ mod tests {
             frame("forward", "/usr/lib/python3/site-packages/torch/nn/modules/linear.py", 3),
             frame("backward", "torch/_tensor.py", 3),
             frame("std::rt::lang_start", "", 0),
+            frame("<candle_mempool::pool::Pool>::with", "/home/a/candle-integration/src/pool.rs", 5),
         ] {
             assert!(library.is_library(), "{library:?}");
         }

@@ -120,6 +120,11 @@ pub(super) fn owner(by: Owned) -> BlockOwner {
     }
 }
 
+/// The history's number of a call stack, in whose place that in [`Extra::stacks`](super::Extra::stacks) comes.
+pub(super) fn number_of(by: Owned) -> Option<u32> {
+    (by.stack > 0).then_some(by.stack)
+}
+
 /// An entry of the history. The caller is inside pool code.
 pub(super) fn entry(entry: &Entry) -> TraceEntry {
     let owner = owner(entry.by);
@@ -128,6 +133,8 @@ pub(super) fn entry(entry: &Entry) -> TraceEntry {
         Kind::Freed => Action::FreeRequested,
         Kind::Completed => Action::FreeCompleted,
         Kind::OutOfMemory => Action::Oom,
+        Kind::Mapped => Action::SegmentMap,
+        Kind::Unmapped => Action::SegmentUnmap,
     };
     let is_oom = action == Action::Oom;
     TraceEntry {
@@ -138,7 +145,7 @@ pub(super) fn entry(entry: &Entry) -> TraceEntry {
         stream: stream(entry.source.order),
         time_us: entry.by.time_us,
         compile_context: NO_CONTEXT.to_owned(),
-        stack: None,
+        stack: number_of(entry.by),
         frames: Empty,
         user_metadata: owner.label,
         pool_id: (0, entry.source.pool_id),

@@ -1,15 +1,27 @@
 //! Histories of device pools: blocks that wait for work, and requests that found no memory.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use mempool_pools::device::Stream;
 use mempool_pools::snapshot::{Action, BlockState, Order};
 use mempool_pools::{HistoryOptions, label, record_history, stop_history};
+use proptest::prelude::*;
 
+use crate::program;
 use crate::support::{MIB, Machine};
+use crate::world::SimulatedWorld;
+
+/// There is one history in a process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 const OWN: Stream = Stream::PER_THREAD;
 
 #[test]
 fn a_snapshot_of_a_device_has_streams_waiting_blocks_and_what_found_no_memory() {
+    let _alone = alone();
     let machine = Machine::small(64);
     record_history(HistoryOptions::default()).unwrap();
     let other = machine.simulator.create_stream(false).unwrap();
@@ -44,9 +56,25 @@ fn a_snapshot_of_a_device_has_streams_waiting_blocks_and_what_found_no_memory() 
     assert!(oom.device_free.is_some());
     let of_freed: Vec<Action> =
         trace.iter().filter(|entry| entry.addr == Some(freed.addr)).map(|entry| entry.action).collect();
+    let of_freed: Vec<Action> = of_freed.into_iter().filter(|action| *action != Action::SegmentMap).collect();
     assert_eq!(of_freed[..2], [Action::Alloc, Action::FreeRequested]);
     stop_history();
     kept.free(OWN);
     on_other.free(other);
     machine.check();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Streams that end and are followed by others, captures, trims, memory that is short: whatever happens, what is kept of it
+    /// is an end of it that leads back from what is there. The programs look at each step.
+    #[test]
+    fn a_trace_of_a_device_ends_at_what_is_there(seed in 0_u64..1 << 32, ops in program::ops(true)) {
+        let _alone = alone();
+        record_history(HistoryOptions::default()).unwrap();
+        let wrong = program::run(Arc::new(SimulatedWorld::new(seed)), &ops);
+        stop_history();
+        prop_assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
 }

@@ -23,6 +23,8 @@ mod shortage;
 mod sizing;
 mod steps;
 
+#[path = "../memory_viz.rs"]
+mod memory_viz;
 #[path = "../recount.rs"]
 mod recount;
 mod world;

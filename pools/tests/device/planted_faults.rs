@@ -1,5 +1,7 @@
 //! The random programs find planted faults: each in a process of its own that is made wrong.
 
+#[path = "../memory_viz.rs"]
+mod memory_viz;
 mod moving_program;
 mod program;
 #[path = "../recount.rs"]

@@ -12,8 +12,8 @@ use mempool_pools::device::{Event, Stream};
 use mempool_pools::{MemPool, PoolError};
 use proptest::prelude::*;
 
-use crate::recount;
 use crate::world::{GraphId, World};
+use crate::{memory_viz, recount};
 
 const WORKERS: usize = 3;
 const POOLS: usize = 3;
@@ -690,6 +690,8 @@ impl Program {
             wrong
                 .extend(recount::check(&pool.pool).err().map(|rule| format!("pool {}: {rule}", pool.number)));
         }
+        // Where a history is kept, what it has leads back from what is there.
+        wrong.extend(memory_viz::draw(&self.world.device().snapshot()).err());
         let default_pool = self.world.device().default_pool();
         wrong.extend(recount::check(&default_pool).err());
         let said = default_pool.stats().requested.current;

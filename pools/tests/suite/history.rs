@@ -1,13 +1,18 @@
 //! Histories: who has what, what happened lately, and what grew.
 
-use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use mempool_pools::snapshot::{Action, BlockState, Snapshot, TraceEntry};
-use mempool_pools::{HistoryOptions, MemPool, PoolError, label, mark_step, record_history, stop_history};
+use std::num::NonZeroU32;
+use std::process::{Command, Stdio};
+
+use mempool_pools::snapshot::{Action, Snapshot, TraceEntry};
+use mempool_pools::{
+    CallStacks, HistoryMode, HistoryOptions, MemPool, PoolError, label, mark_step, record_history,
+    stop_history,
+};
 use proptest::prelude::*;
 
-use crate::suite::BIG;
+use crate::suite::{BIG, memory_viz};
 
 /// There is one history in a process.
 fn alone() -> MutexGuard<'static, ()> {
@@ -16,42 +21,22 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn with_entries(max_entries: usize) {
-    record_history(HistoryOptions { max_entries }).unwrap();
+    record_history(HistoryOptions::new().max_entries(max_entries)).unwrap();
 }
 
-/// Follows a trace backwards from what is live, as PyTorch's page does.
-fn follow_backwards(snapshot: &Snapshot) {
-    let blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
-    let mut there: HashSet<usize> = blocks
-        .filter(|block| block.state != BlockState::Inactive && !block.is_kept)
-        .map(|block| block.address)
-        .collect();
-    for entry in snapshot.device_traces.iter().flatten().rev() {
-        let addr = entry.addr.unwrap_or(0);
-        let mut segments = snapshot.segments.iter();
-        let is_mapped = segments.any(|one| addr >= one.address && addr - one.address < one.total_size);
-        assert!(is_mapped || entry.action == Action::Oom, "{entry:?} lies in no segment");
-        match entry.action {
-            Action::Alloc => assert!(there.remove(&addr), "{entry:?} is not there afterwards"),
-            Action::FreeCompleted => assert!(there.insert(addr), "{entry:?} is there afterwards"),
-            Action::FreeRequested => assert!(there.contains(&addr), "{entry:?} is of nothing"),
-            _ => {}
-        }
-    }
-}
-
-/// The names of the frames that PyTorch's viewers show of a block.
+/// The names of the frames that PyTorch's viewers show of a block, as Python reads them.
 fn frames_in_pickle(snapshot: &Snapshot, addr: usize) -> Vec<String> {
-    let mut pickle = Vec::new();
-    snapshot.write_pickle(&mut pickle).unwrap();
-    // It takes for recursion what stands twice, and puts nothing there: the block is the first with such frames.
-    let options = serde_pickle::DeOptions::new().replace_recursive_structures();
-    let value: serde_json::Value = serde_pickle::from_slice(&pickle, options).unwrap();
-    let segments = value["segments"].as_array().unwrap();
-    let mut blocks = segments.iter().flat_map(|segment| segment["blocks"].as_array().unwrap());
-    let block = blocks.find(|block| block["address"] == addr).unwrap();
-    let frames = block["frames"].as_array().unwrap();
-    frames.iter().map(|frame| frame["name"].as_str().unwrap().to_owned()).collect()
+    const SCRIPT: &str = "import pickle, sys\n\
+        for segment in pickle.load(sys.stdin.buffer)['segments']:\n \
+        for block in segment['blocks']:\n  \
+        if block['address'] == int(sys.argv[1]): print(*(frame['name'] for frame in block['frames']), sep='\\n')";
+    let mut python = Command::new("python3");
+    python.args(["-c", SCRIPT, &addr.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut python = python.spawn().expect("python3 is there: the project's other tests need it, too");
+    snapshot.write_pickle(std::io::BufWriter::new(python.stdin.take().unwrap())).unwrap();
+    let output = python.wait_with_output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -146,10 +131,79 @@ fn the_oldest_entries_go_first_and_are_counted() {
     assert!(!trace.is_empty() && trace.len() <= 50, "{}", trace.len());
     assert!(snapshot.mempool.dropped_entries.unwrap() >= 100 + 2 * 66 - 50);
     assert!(trace.is_sorted_by_key(|entry| entry.time_us));
-    follow_backwards(&snapshot);
+    memory_viz::draw(&snapshot).unwrap();
     stop_history();
-    let too_many = record_history(HistoryOptions { max_entries: usize::MAX }).unwrap_err();
+    let too_many = record_history(HistoryOptions::new().max_entries(usize::MAX)).unwrap_err();
     assert!(matches!(too_many, PoolError::Option { option: "max_entries", .. }));
+}
+
+#[test]
+fn mapping_is_told_of_and_what_it_was_for() {
+    let _alone = alone();
+    with_entries(1000);
+    let pool = MemPool::new().unwrap();
+    let _label = label("first use");
+    drop(pool.with(|| vec![1_u8; 5 * BIG]));
+    pool.trim().unwrap();
+    let snapshot = pool.snapshot();
+    let of = |action: Action| snapshot.device_traces[0].iter().filter(move |entry| entry.action == action);
+    let mapped: usize = of(Action::SegmentMap).map(|entry| entry.size).sum();
+    assert!(mapped >= 5 * BIG, "{mapped}");
+    assert_eq!(of(Action::SegmentUnmap).map(|entry| entry.size).sum::<usize>(), mapped);
+    assert!(of(Action::SegmentMap).all(|entry| entry.user_metadata == "first use"));
+    stop_history();
+}
+
+#[inline(never)]
+fn a_function_of_this_test(pool: &MemPool, bytes: usize) -> Vec<u8> {
+    pool.with(|| Vec::with_capacity(bytes))
+}
+
+#[test]
+fn call_stacks_are_kept_of_what_was_chosen_and_begin_with_the_users_function() {
+    let _alone = alone();
+    let pool = MemPool::new().unwrap();
+    let site_of = |snapshot: &Snapshot, block: &[u8]| {
+        let blocks = snapshot.live_blocks();
+        let found = blocks.into_iter().find(|other| other.address == block.as_ptr().addr()).unwrap();
+        snapshot.call_site(found.stack).map(|frame| frame.name.clone())
+    };
+    for (stacks, small, large) in [
+        (CallStacks::None, false, false),
+        (CallStacks::All, true, true),
+        (CallStacks::AtLeast(2 * BIG), false, true),
+    ] {
+        let options = HistoryOptions::new().mode(HistoryMode::State).call_stacks(stacks);
+        record_history(options).unwrap();
+        let blocks = (a_function_of_this_test(&pool, BIG), a_function_of_this_test(&pool, 2 * BIG));
+        let snapshot = pool.snapshot();
+        assert!(snapshot.device_traces[0].is_empty());
+        for (block, expected) in [(&blocks.0, small), (&blocks.1, large)] {
+            let site = site_of(&snapshot, block);
+            assert_eq!(site.is_some(), expected, "{stacks:?}: {site:?}");
+            // Names are short where a function was put into another.
+            assert!(site.is_none_or(|name| name.contains("a_function_of_this_test")), "{stacks:?}");
+        }
+    }
+    let every = NonZeroU32::new(4).unwrap();
+    record_history(HistoryOptions::new().call_stacks(CallStacks::Sampled(every))).unwrap();
+    let blocks: Vec<Vec<u8>> = (0..40).map(|_| a_function_of_this_test(&pool, BIG)).collect();
+    let snapshot = pool.snapshot();
+    let sampled = blocks.iter().filter(|block| site_of(&snapshot, block).is_some()).count();
+    assert_eq!(sampled, 10);
+    // Stacks that are the same are there once, and in each format.
+    assert!(snapshot.mempool.stacks.len() <= 2, "{}", snapshot.mempool.stacks.len());
+    let sampled = blocks.iter().find(|block| site_of(&snapshot, block).is_some()).unwrap();
+    let frames = frames_in_pickle(&snapshot, sampled.as_ptr().addr());
+    assert!(frames.iter().any(|name| name.contains("a_function_of_this_test")), "{frames:?}");
+    assert!(!frames.iter().any(|name| name.contains("PoolAllocator")), "{frames:?}");
+    // What frees has no part in what was asked for.
+    drop(blocks);
+    let snapshot = pool.snapshot();
+    let freed = snapshot.device_traces[0].iter().filter(|entry| entry.action == Action::FreeCompleted);
+    assert!(freed.clone().count() > 0 && freed.clone().all(|entry| entry.stack.is_none()));
+    stop_history();
+    assert!(a_function_of_this_test(&pool, BIG).capacity() > 0);
 }
 
 proptest! {
@@ -159,10 +213,14 @@ proptest! {
         ops in prop::collection::vec((0_u8..6, 0_usize..64, 16_384_usize..3_000_000), 1..80),
         max_entries in 1_usize..200,
         begins_at in 0_usize..40,
+        policy in 0_usize..7,
     ) {
         let _alone = alone();
         stop_history();
-        let pool = MemPool::new().unwrap();
+        const POLICIES: [&str; 7] = ["pages", "pages,mode:moving", "buckets", "buddy", "bfc", "torch", "simple"];
+        let conf = format!("policy:{}", POLICIES[policy]);
+        let pool = MemPool::builder().conf(&conf).unwrap().build().unwrap();
+        let (mut whole, mut told) = (true, 0);
         let mut blocks: Vec<Vec<u8>> = Vec::new();
         for (number, (kind, which, bytes)) in ops.into_iter().enumerate() {
             if number == begins_at {
@@ -178,7 +236,14 @@ proptest! {
                 5 => drop(pool.trim().unwrap()),
                 _ => {}
             }
-            follow_backwards(&pool.snapshot());
+            let snapshot = pool.snapshot();
+            if let Err(stumbled) = memory_viz::draw(&snapshot) {
+                return Err(TestCaseError::fail(format!("{conf}: {stumbled}")));
+            }
+            whole &= snapshot.mempool.dropped_entries.unwrap_or(0) == 0;
+            let entries = snapshot.device_traces[0].len();
+            prop_assert!(!whole || entries >= told, "{conf}: {entries} entries after {told}");
+            told = entries;
         }
         stop_history();
     }
