@@ -28,7 +28,7 @@ pub(crate) use self::log::{Entry, Kind, Log, Owned};
 pub(crate) use self::observed::{Mapping, Observed};
 pub use self::stacks::CallStacks;
 pub(crate) use self::stacks::{
-    frames as stack_frames, lock_for_fork as lock_stacks_for_fork, with as with_stack,
+    frames as stack_frames, lock_for_fork as lock_stacks_for_fork, lock_names_for_fork, with as with_stack,
 };
 
 /// How much a history keeps.

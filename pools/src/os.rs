@@ -16,8 +16,8 @@ mod unix;
     not(mempool_pass_through)
 ))]
 pub(crate) use unix::{
-    abort_with, address_space_left, call_stack, commit, decommit, functions_at, populate, report, reserve,
-    run_at_fork, thread_name,
+    abort_with, address_space_left, are_there, call_stack, commit, decommit, functions_at, populate, report,
+    reserve, run_at_fork, thread_name,
 };
 
 #[cfg(not(all(
@@ -32,6 +32,15 @@ mod other;
     not(mempool_pass_through)
 )))]
 pub(crate) use other::{
-    abort_with, address_space_left, call_stack, commit, decommit, functions_at, populate, report, reserve,
-    run_at_fork, thread_name,
+    abort_with, address_space_left, are_there, call_stack, commit, decommit, functions_at, populate, report,
+    reserve, run_at_fork, thread_name,
 };
+
+/// A function that called another one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Caller {
+    /// Where it goes on when the other one returns.
+    pub(crate) return_address: usize,
+    /// Where that stands on the stack, on processors whose calls put it there.
+    pub(crate) slot: usize,
+}

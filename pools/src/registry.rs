@@ -231,11 +231,14 @@ extern "C" fn before_fork() {
     history::lock_for_fork().hold_for_fork();
     history::lock_labels_for_fork().hold_for_fork();
     history::lock_stacks_for_fork().hold_for_fork();
+    history::lock_names_for_fork().hold_for_fork();
 }
 
 /// Lets go of every lock, in the parent and in the child.
 extern "C" fn after_fork() {
     // SAFETY: the system calls this on the thread that forked, or its copy, after `before_fork`.
+    unsafe { history::lock_names_for_fork().release_after_fork() };
+    // SAFETY: as above.
     unsafe { history::lock_stacks_for_fork().release_after_fork() };
     // SAFETY: as above.
     unsafe { history::lock_labels_for_fork().release_after_fork() };

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use rustc_hash::FxBuildHasher;
 
 use crate::lock::Lock;
-use crate::os;
+use crate::os::{self, Caller};
 use crate::snapshot::Frame;
 
 /// Of which allocations a history keeps the call stack.
@@ -33,6 +33,10 @@ pub enum CallStacks {
 const MAX_FRAMES: usize = 64;
 /// Different stacks that are kept. Programs have some thousand; recursion may have any number.
 const MAX_STACKS: usize = 1 << 18;
+
+/// Places of stacks that are remembered, in all and at one depth: each is looked at when one is looked for there.
+const MAX_SEEN: usize = 1 << 16;
+const MAX_SEEN_AT_DEPTH: usize = 64;
 
 const NONE: u8 = 0;
 const ALL: u8 = 1;
@@ -55,12 +59,22 @@ thread_local! {
 pub(crate) struct Stacks {
     known: HashMap<Arc<[usize]>, u32, FxBuildHasher>,
     all: Vec<Arc<[usize]>>,
+    /// Where stacks stood in memory, by the address of the innermost function's frame.
+    seen: HashMap<usize, Vec<Seen>, FxBuildHasher>,
+    seen_count: usize,
+}
+
+/// A stack with its place in memory.
+struct Seen {
+    callers: Box<[Caller]>,
+    number: u32,
 }
 
 static STACKS: Lock<Option<Stacks>> = Lock::new(None);
 /// What stands at addresses: reading the program's debug information takes its time.
 static NAMES: Lock<Option<Names>> = Lock::new(None);
-type Names = HashMap<usize, Arc<[Frame]>, FxBuildHasher>;
+/// Functions by their addresses.
+pub(crate) type Names = HashMap<usize, Arc<[Frame]>, FxBuildHasher>;
 
 /// Chooses of what stacks are taken.
 pub(super) fn choose(stacks: CallStacks) {
@@ -111,23 +125,57 @@ pub(super) fn taken() -> u32 {
 }
 
 /// The number of the stack as it is.
+///
+/// Following a stack takes a third of a microsecond for each function, most of it spent reading tables. But a program that
+/// repeats itself comes here by the same calls with the same depth of the stack. Then each return address stands where it
+/// stood: as long as all do, the stack is one that is known.
+#[inline(never)]
 fn current() -> u32 {
-    let mut buffer = [0; MAX_FRAMES];
-    let taken = os::call_stack(&mut buffer);
-    let stack = &buffer[..taken];
-    let mut stacks = STACKS.lock();
-    let stacks = stacks.get_or_insert_default();
-    if let Some(&number) = stacks.known.get(stack) {
+    let mut buffer = [Caller::default(); MAX_FRAMES];
+    let depth = buffer.as_ptr().addr();
+    if let Some(number) = STACKS.lock().as_mut().and_then(|stacks| stacks.seen_at(depth)) {
         return number;
     }
-    if stacks.all.len() >= MAX_STACKS {
-        return 0;
+    let taken = os::call_stack(&mut buffer);
+    // What was called from here ends with the stack's own reading. Where slots are not known all is kept.
+    let callers = &buffer[..taken];
+    let above = callers.iter().position(|caller| caller.slot > depth).unwrap_or(0);
+    let callers = &callers[above..];
+    STACKS.lock().get_or_insert_default().number_of(depth, callers)
+}
+
+impl Stacks {
+    /// The stack that was seen at this depth and still stands there.
+    fn seen_at(&mut self, depth: usize) -> Option<u32> {
+        let seen = self.seen.get_mut(&depth)?;
+        let at = seen.iter().position(|one| os::are_there(&one.callers))?;
+        let number = seen[at].number;
+        // What comes often comes to the front.
+        seen.swap(at, at / 2);
+        Some(number)
     }
-    let stack: Arc<[usize]> = stack.into();
-    stacks.all.push(Arc::clone(&stack));
-    let number = stacks.all.len() as u32;
-    stacks.known.insert(stack, number);
-    number
+
+    fn number_of(&mut self, depth: usize, callers: &[Caller]) -> u32 {
+        let stack: Arc<[usize]> = callers.iter().map(|caller| caller.return_address).collect();
+        let number = match self.known.get(&stack) {
+            Some(&number) => number,
+            None if self.all.len() >= MAX_STACKS => return 0,
+            None => {
+                self.all.push(Arc::clone(&stack));
+                let number = self.all.len() as u32;
+                self.known.insert(stack, number);
+                number
+            }
+        };
+        if self.seen_count < MAX_SEEN && os::are_there(callers) {
+            let seen = self.seen.entry(depth).or_default();
+            if seen.len() < MAX_SEEN_AT_DEPTH {
+                seen.push(Seen { callers: callers.into(), number });
+                self.seen_count += 1;
+            }
+        }
+        number
+    }
 }
 
 /// The functions of a stack, the innermost first, without the allocator's and what runs before a program's own. The caller is
@@ -201,9 +249,14 @@ fn without_surroundings(mut frames: Vec<Frame>) -> Vec<Frame> {
     frames
 }
 
-/// The locks, for the fork handlers: they are taken in this order and under any other.
+/// The lock of stacks, for the fork handlers.
 pub(crate) fn lock_for_fork() -> &'static Lock<Option<Stacks>> {
     &STACKS
+}
+
+/// The lock of what stands at addresses, for the fork handlers. A fork waits while functions are being named.
+pub(crate) fn lock_names_for_fork() -> &'static Lock<Option<Names>> {
+    &NAMES
 }
 
 #[cfg(test)]
@@ -250,5 +303,33 @@ mod tests {
         assert!(!frames.is_empty());
         assert!(!begins_with_one_of(&frames[0].name, &ALLOCATORS), "{frames:?}");
         assert!(!begins_with_one_of(&frames[frames.len() - 1].name, &STARTERS), "{frames:?}");
+    }
+
+    /// Calls `f` from one of two places, some calls deeper.
+    #[inline(never)]
+    fn from(second: bool, deeper: u32, f: fn() -> u32) -> u32 {
+        let number = match (second, deeper) {
+            (false, 0) => f(),
+            (true, 0) => std::hint::black_box(f()),
+            _ => from(second, deeper - 1, f),
+        };
+        std::hint::black_box(number)
+    }
+
+    #[test]
+    fn stacks_at_one_depth_are_told_apart_and_known_again() {
+        let numbers = |deeper: u32| -> Vec<u32> {
+            [false, true, false, true].map(|second| from(second, deeper, current)).to_vec()
+        };
+        for deeper in [0, 1, 5, 70] {
+            let found = numbers(deeper);
+            assert_eq!(found[..2], found[2..], "{deeper} calls deeper");
+            assert_ne!(found[0], found[1], "{deeper} calls deeper");
+        }
+        let (own, others) = (numbers(3), std::thread::spawn(move || numbers(3)).join().unwrap());
+        assert!(others.iter().all(|number| !own.contains(number)), "a thread has a start of its own");
+        if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+            assert!(STACKS.lock().as_ref().unwrap().seen_count > 8, "places are remembered");
+        }
     }
 }

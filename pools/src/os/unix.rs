@@ -1,12 +1,17 @@
 //! Linux and macOS: `mmap`, `mprotect`, `madvise`, `pthread_atfork`.
 #![allow(unsafe_code)] // listed in ARCHITECTURE.md
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::fmt::{self, Write as _};
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mempool_arena::{AddressRange, UpstreamError};
 
+use crate::os::Caller;
 use crate::snapshot::Frame;
 
 /// Ranges that were decommitted and not committed again, about.
@@ -197,22 +202,78 @@ pub(crate) fn thread_name() -> String {
     if named == 0 { String::from_utf8_lossy(&name[..end]).into_owned() } else { String::new() }
 }
 
-/// Writes the addresses of the functions that called each other, the innermost first, and says how many. Takes no lock but
-/// perhaps the loader's, and allocates nothing.
-pub(crate) fn call_stack(into: &mut [usize]) -> usize {
+/// Finds the functions that called each other, the innermost first, and says how many were found. Takes no lock but perhaps the
+/// loader's, and allocates nothing.
+pub(crate) fn call_stack(into: &mut [Caller]) -> usize {
     let mut count = 0;
     // SAFETY: on Unix the unwinder works on the calling thread's stack alone; what must be kept apart there is needed on
     // Windows only, for its library of debug information.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
-            if count < into.len() {
-                into[count] = frame.ip().addr();
+            // A null address is what called nothing.
+            if count < into.len() && !frame.ip().is_null() {
+                // On x86-64 a call leaves its return address where the caller's stack ended.
+                let slot = frame.sp().addr().saturating_sub(size_of::<usize>());
+                into[count] = Caller { return_address: frame.ip().addr(), slot };
                 count += 1;
             }
             count < into.len()
         });
     }
     count
+}
+
+/// Whether all callers' return addresses still stand where they stood. `false` where that cannot be looked at.
+pub(crate) fn are_there(callers: &[Caller]) -> bool {
+    let here = std::ptr::from_ref(&callers).addr();
+    let Some(top) = stack_top().filter(|&top| here < top) else { return false };
+    callers.iter().all(|caller| {
+        let is_on_stack = caller.slot > here && caller.slot <= top - size_of::<usize>();
+        is_on_stack && caller.slot.is_multiple_of(align_of::<usize>()) && {
+            let slot = std::ptr::with_exposed_provenance::<usize>(caller.slot);
+            // SAFETY: the address is aligned and lies between this function's frame and the top of the stack that the thread
+            // runs on, which is mapped for as long as the thread lives; any bits are a number.
+            unsafe { slot.read_volatile() == caller.return_address }
+        }
+    })
+}
+
+/// Where the calling thread's stack ends, if it runs on the one that the system gave it and return addresses lie where
+/// [`call_stack`] says.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn stack_top() -> Option<usize> {
+    thread_local! {
+        // Lowest address and end; the end is 1 where they are not known. A constant without destructor.
+        static BOUNDS: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    }
+    if BOUNDS.get().1 == 0 {
+        BOUNDS.set(stack_bounds().unwrap_or((0, 1)));
+    }
+    let (lowest, end) = BOUNDS.get();
+    let here = std::ptr::from_ref(&lowest).addr();
+    (lowest <= here && here < end).then_some(end)
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+fn stack_top() -> Option<usize> {
+    None
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn stack_bounds() -> Option<(usize, usize)> {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    // SAFETY: it only says which thread this is.
+    let thread = unsafe { libc::pthread_self() };
+    // SAFETY: the thread is the calling one, and there is room for its attributes.
+    if unsafe { libc::pthread_getattr_np(thread, attributes.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    let (mut lowest, mut bytes) = (std::ptr::null_mut(), 0);
+    // SAFETY: the attributes were written above.
+    let known = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut bytes) };
+    // SAFETY: as above, and nobody uses them afterwards.
+    unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
+    (known == 0).then(|| (lowest.addr(), lowest.addr() + bytes))
 }
 
 /// The functions that stand at a return address, those that the compiler put into others first.
