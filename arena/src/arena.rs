@@ -221,7 +221,13 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         let buffers = self.steps.free_buffers().chain(self.heaps.free_buffers());
         let buffers = buffers.map(|range| LaidOut { range, usage: Usage::Kept { buffer_bytes: range.len } });
         let inner = inner.chain(self.heaps.live_blocks().map(LaidOut::from)).chain(buffers);
-        lay_out(self.placement.mapped_ranges(), owned.collect(), inner.collect())
+        lay_out(self.placement.mapped_ranges(), self.maps_pages(), owned.collect(), inner.collect())
+    }
+
+    /// See [`Placement::maps_pages`].
+    #[must_use]
+    pub fn maps_pages(&self) -> bool {
+        self.placement.maps_pages()
     }
 
     /// See [`Placement::stats`].

@@ -38,7 +38,7 @@ pub enum Usage {
     Free,
 }
 
-/// Mapped memory without gaps, cut into stretches in order of address.
+/// A segment, cut into stretches in order of address; where memory is mapped by pages, all that is mapped without gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MappedSegment {
     /// All of it.
@@ -47,10 +47,11 @@ pub struct MappedSegment {
     pub parts: Vec<LaidOut>,
 }
 
-/// Cuts `mapped` into segments by the blocks in it. `owned` are the placement's own blocks, each with whether steps or
+/// Cuts `mapped` into segments by the blocks in it; ranges that follow each other are one segment if it `grows`. `owned` are the placement's own blocks, each with whether steps or
 /// buffers keep it; `inner` is what lies in those.
 pub(crate) fn lay_out(
     mut mapped: Vec<AddressRange>,
+    grows: bool,
     owned: Vec<(LiveBlock, bool)>,
     mut inner: Vec<LaidOut>,
 ) -> Vec<MappedSegment> {
@@ -73,7 +74,7 @@ pub(crate) fn lay_out(
     used.sort_by_key(|part| part.range);
     let mut used = used.into_iter().peekable();
     let mut segments: Vec<MappedSegment> = Vec::new();
-    for range in join(mapped) {
+    for range in if grows { join(mapped) } else { mapped } {
         let mut parts = Vec::new();
         let mut at = range.start;
         while let Some(part) = used.next_if(|part| part.range.start < range.end()) {
@@ -127,7 +128,10 @@ mod tests {
         // One block lies over the border of two mapped ranges, a kept one has a live one in it.
         let owned = vec![(block(190, 20, 15), false), (block(310, 60, 60), true), (block(100, 10, 1), false)];
         let buffer = LaidOut { range: AddressRange::new(350, 5), usage: Usage::Kept { buffer_bytes: 5 } };
-        let segments = lay_out(mapped, owned, vec![block(320, 30, 25).into(), buffer]);
+        let apart = lay_out(mapped.clone(), false, vec![(block(110, 20, 15), false)], Vec::new());
+        let ranges: Vec<(usize, usize)> = apart.iter().map(|one| (one.range.start, one.range.len)).collect();
+        assert_eq!(ranges, [(100, 100), (200, 50), (300, 100)]);
+        let segments = lay_out(mapped, true, owned, vec![block(320, 30, 25).into(), buffer]);
         assert_eq!(segments.len(), 2);
         let live = |requested_bytes| Usage::Live { requested_bytes };
         assert_eq!(

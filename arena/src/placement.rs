@@ -112,7 +112,13 @@ pub trait Placement: Send + fmt::Debug {
     /// the largest counts, with its mapped pages; so the answer needs no walk.
     fn largest_free_bytes(&self) -> usize;
 
-    /// Mapped ranges of whole pages, in no order. For tests and snapshots; walks all segments.
+    /// Whether memory is mapped and unmapped page by page, so that free pages of a segment can go back and serve elsewhere.
+    /// Otherwise segments are had and given back whole.
+    fn maps_pages(&self) -> bool {
+        false
+    }
+
+    /// Mapped ranges of whole pages, in no order, each in one segment. For tests and snapshots; walks all segments.
     fn mapped_ranges(&self) -> Vec<AddressRange>;
 
     /// The figures kept on the way.

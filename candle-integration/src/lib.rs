@@ -50,14 +50,17 @@ pub use error::{CandleError, Error, Result};
 pub use mempool_pools::cuda::set_event_reuse;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use mempool_pools::device::{OomReport, PoolDevice};
+/// What is wrong with memory, if anything, told from a snapshot.
+pub use mempool_pools::diagnosis;
 /// What lies where in all pools of the process, and the types that say it.
 pub use mempool_pools::snapshot;
 pub use mempool_pools::{
-    ArenaError, BucketStats, BufferStats, Compaction, CompactionOptions, CompactionStats, Conf, ConfError,
-    DEFAULT_THRESHOLD_BYTES, HeapStats, HistoryOptions, Instrumented, LabelGuard, Margin, Mode, Policy,
-    PoolAllocator, PoolError, PoolOptions, PoolSize, PoolStats, Propagation, ScopeGuard, Snapshot, Stat,
-    Stats, StepArena, StepArenaError, StepPlanStats, StepStats, TraceSummary, Violation, bucket_of, label,
-    mark_step, propagate, record_history, set_huge_pages, stop_history, without_pools,
+    ArenaError, BucketStats, BufferStats, CallStacks, Compaction, CompactionOptions, CompactionStats, Conf,
+    ConfError, DEFAULT_THRESHOLD_BYTES, HeapStats, HistoryMode, HistoryOptions, Instrumented, LabelGuard,
+    Margin, Mode, Policy, PoolAllocator, PoolError, PoolOptions, PoolSize, PoolStats, Propagation,
+    ScopeGuard, Snapshot, Stat, Stats, StepArena, StepArenaError, StepPlanStats, StepStats, TraceSummary,
+    Violation, bucket_of, label, mark_step, propagate, record_history, set_huge_pages, stop_history,
+    without_pools,
 };
 pub use out::{AdamW, AdamWParams, ConvParams, Sgd, TensorOut, cat_out};
 pub use pool::{MemPool, MemPoolBuilder, available_bytes, default_pool, empty_cache, with_pool};

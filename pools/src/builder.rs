@@ -277,6 +277,7 @@ impl MemPoolBuilder {
                 name: self.name.as_deref().map_or_else(|| format!("pool {id}"), str::to_owned),
                 placement,
                 min_bytes: options.min_bytes,
+                limit_bytes: options.limit_bytes,
                 hard_limit: options.hard_limit,
                 growth_factor: options.growth_factor,
             })
@@ -368,7 +369,8 @@ pub(crate) fn default_setup() -> (Setup, Option<PoolError>) {
         let (options, _) = host_options(&PoolOptions::default(), around)?;
         let placement = Blocks::of(&options).for_host(options.limit_bytes)?;
         let name = "default".to_owned();
-        Ok(Setup { name, placement, min_bytes: 0, hard_limit: false, growth_factor: None })
+        let limit_bytes = options.limit_bytes;
+        Ok(Setup { name, placement, min_bytes: 0, limit_bytes, hard_limit: false, growth_factor: None })
     };
     let asked = environment::read().and_then(setup);
     let built_in = || setup(&PoolOptions::default()).expect("the built-in options are valid");

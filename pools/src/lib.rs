@@ -34,6 +34,7 @@ mod builder;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub mod cuda;
 pub mod device;
+pub mod diagnosis;
 mod environment;
 mod error;
 mod history;

@@ -59,9 +59,19 @@ pub(crate) struct Setup {
     pub(crate) name: String,
     pub(crate) placement: Box<dyn Placement>,
     pub(crate) min_bytes: usize,
+    pub(crate) limit_bytes: Option<usize>,
     pub(crate) hard_limit: bool,
     /// The pool becomes so many times as large when it grows; `None` for no more than is needed.
     pub(crate) growth_factor: Option<f64>,
+}
+
+/// A pool as it is.
+pub(crate) struct Look {
+    pub(crate) pool_id: u64,
+    pub(crate) limit_bytes: Option<usize>,
+    pub(crate) stats: PoolStats,
+    pub(crate) maps_pages: bool,
+    pub(crate) layout: Vec<MappedSegment>,
 }
 
 /// What a request gets.
@@ -97,6 +107,8 @@ pub(crate) struct Core {
     arena: HostArena,
     growth_factor: Option<f64>,
     /// The last handle is gone.
+    /// The most it may hold.
+    limit_bytes: Option<usize>,
     retired: bool,
     at_step_start: StepStats,
     last_step: StepStats,
@@ -206,6 +218,7 @@ impl Slot {
             name: setup.name,
             arena,
             growth_factor: setup.growth_factor,
+            limit_bytes: setup.limit_bytes,
             retired: false,
             at_step_start: StepStats::default(),
             last_step: StepStats::default(),
@@ -283,7 +296,13 @@ impl Slot {
                 core.note(Change::Allocated { addr: placed.addr, size_bytes: request.size_bytes });
                 Outcome::Placed(placed.addr)
             }
-            Err(error) => self.overflow(&core.name, &error),
+            Err(error) => {
+                let free_bytes = core
+                    .limit_bytes
+                    .map_or(0, |limit| limit.saturating_sub(core.arena.stats().reserved.current));
+                history::note_oom(core.source(), request.size_bytes, free_bytes);
+                self.overflow(&core.name, &error)
+            }
         };
         then(Some(core), outcome)
     }
@@ -436,10 +455,12 @@ impl Slot {
     }
 
     /// Id, figures and layout of the pool that the slot holds.
-    pub(crate) fn look(&self) -> Option<(u64, PoolStats, Vec<MappedSegment>)> {
+    pub(crate) fn look(&self) -> Option<Look> {
         let mut guard = self.core.lock();
         let core = guard.as_mut()?;
-        Some((core.id, self.stats_of(core), core.arena.layout()))
+        let (pool_id, limit_bytes) = (core.id, core.limit_bytes);
+        let (stats, maps_pages) = (self.stats_of(core), core.arena.maps_pages());
+        Some(Look { pool_id, limit_bytes, stats, maps_pages, layout: core.arena.layout() })
     }
 
     pub(crate) fn reset_peaks(&self, id: u64) {

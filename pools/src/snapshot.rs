@@ -90,6 +90,9 @@ pub struct PoolInfo {
     pub device: usize,
     /// Its name.
     pub name: String,
+    /// The most it may hold; `None` where there is no limit.
+    #[serde(default)]
+    pub limit_bytes: Option<usize>,
     /// Its figures; `None` for PyTorch's, which have none.
     pub stats: Option<PoolStats>,
 }

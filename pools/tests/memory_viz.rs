@@ -50,6 +50,14 @@ fn draw_device(segments: &[&Segment], trace: &[TraceEntry]) -> Result<(), String
             }
             Action::FreeCompleted => drop(blocks.insert(addr, true)),
             Action::SegmentUnmap => map(&mut mapped, of),
+            Action::SegmentFree => {
+                let at = mapped.partition_point(|one| one.addr <= of.addr);
+                mapped.insert(at, of);
+            }
+            Action::SegmentAlloc => {
+                let at = mapped.iter().position(|one| one.addr == of.addr && one.size == of.size);
+                mapped.remove(at.ok_or(format!("{entry:?} is no segment"))?);
+            }
             Action::SegmentMap => unmap(&mut mapped, of).ok_or(format!("{entry:?} is in no segment"))?,
             _ => {}
         }
@@ -59,7 +67,7 @@ fn draw_device(segments: &[&Segment], trace: &[TraceEntry]) -> Result<(), String
         {
             return Err(format!("{entry:?} lies in no segment"));
         }
-        if let Action::SegmentMap = entry.action
+        if let Action::SegmentMap | Action::SegmentAlloc = entry.action
             && let Some(block) = blocks.keys().find(|&&block| addr <= block && block - addr < entry.size)
         {
             return Err(format!("a block at {block:#x} lies where nothing was mapped before {entry:?}"));

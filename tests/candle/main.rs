@@ -3,6 +3,7 @@
 mod buffer_sets;
 mod buffers;
 mod devices;
+mod diagnosis;
 mod growth;
 mod models;
 mod out;

@@ -8,6 +8,8 @@ mod buffer_sets;
 #[path = "../candle/buffers.rs"]
 mod buffers;
 mod captured;
+#[path = "../candle/diagnosis.rs"]
+mod diagnosis;
 #[path = "../candle/growth.rs"]
 mod growth;
 #[path = "../candle/models.rs"]

@@ -439,6 +439,10 @@ impl Placement for Buddy {
         self.tree.lowest_free_blocks().map(mapped).max().unwrap_or(0)
     }
 
+    fn maps_pages(&self) -> bool {
+        true
+    }
+
     fn mapped_ranges(&self) -> Vec<AddressRange> {
         self.regions.values().flat_map(|region| region.pages.mapped_runs()).collect()
     }

@@ -555,6 +555,10 @@ impl Placement for Pages {
         resident.chain(sparse.map(mapped)).max().unwrap_or(0)
     }
 
+    fn maps_pages(&self) -> bool {
+        true
+    }
+
     fn mapped_ranges(&self) -> Vec<AddressRange> {
         self.segments.iter().flatten().flat_map(|segment| segment.pages.mapped_runs()).collect()
     }

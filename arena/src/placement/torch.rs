@@ -642,24 +642,28 @@ impl Placement for Torch {
         self.free.iter().filter_map(SizeIndex::largest).map(|entry| entry.len).max().unwrap_or(0)
     }
 
+    fn maps_pages(&self) -> bool {
+        self.options.expandable_segments
+    }
+
     fn mapped_ranges(&self) -> Vec<AddressRange> {
-        let mut mapped = Vec::new();
+        let mut mapped: Vec<AddressRange> = Vec::new();
         for segment in self.segments.iter().flatten() {
             let mut id = segment.first_block;
+            // Blocks that follow each other in a segment are one range.
+            let mut end = None;
             while !id.is_none() {
                 let block = self.blocks.get(id);
                 if block.state != BlockState::Unmapped {
-                    mapped.push(block.range());
+                    match mapped.last_mut() {
+                        Some(last) if end == Some(block.start) => last.len += block.len,
+                        _ => mapped.push(block.range()),
+                    }
+                    end = Some(block.start + block.len);
                 }
                 id = block.next;
             }
         }
-        mapped.sort();
-        mapped.dedup_by(|next, one| {
-            let joins = one.end() == next.start;
-            one.len += if joins { next.len } else { 0 };
-            joins
-        });
         mapped
     }
 

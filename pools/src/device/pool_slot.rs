@@ -22,7 +22,6 @@ use crate::device::guard::{self, Guarded, MARGIN_BYTES};
 use crate::device::platform::Allocation;
 use crate::device::state::DeviceState;
 use crate::device::thread_cache;
-use crate::device::upstream::Taking;
 use crate::error::PoolError;
 use crate::lock::Lock;
 use crate::options::Resolved;
@@ -170,11 +169,6 @@ impl PoolSlot {
     /// Whether each of its blocks has pages of its own.
     pub(crate) fn has_own_pages(&self) -> bool {
         self.core.lock().as_ref().is_some_and(|core| core.blocks.own_pages())
-    }
-
-    /// Whether it takes memory page by page.
-    pub(crate) fn maps_pages(&self) -> bool {
-        self.core.lock().as_ref().is_some_and(|core| core.blocks.taking() != Taking::Segments)
     }
 
     pub(crate) fn limit_bytes(&self) -> usize {

@@ -12,7 +12,7 @@ use super::{
 use crate::device::{ArenaCore, DeviceId, DeviceState, Owner, PoolSlot};
 use crate::environment;
 use crate::history::{self, Log};
-use crate::slot::Slot;
+use crate::slot::{Look, Slot};
 use crate::stats::PoolStats;
 
 /// Blocks up to this are small, as PyTorch has it.
@@ -64,17 +64,17 @@ impl Collector {
     /// Adds a pool of the host, whichever the slot holds.
     pub(crate) fn add_host_pool(&mut self, slot: &Slot) {
         let device = self.index_of(None, 0);
-        let Some((pool_id, stats, layout)) = slot.look() else { return };
+        let Some(Look { pool_id, limit_bytes, stats, maps_pages, layout }) = slot.look() else { return };
         let of = Of {
             device,
             pool_id,
             pool_name: &stats.name.clone(),
             order: Order::Host,
             stream: 0,
-            is_expandable: true,
+            is_expandable: maps_pages,
         };
         self.add(&of, layout, |_| false);
-        self.add_pool(pool_id, device, stats);
+        self.add_pool(pool_id, device, limit_bytes, stats);
     }
 
     /// Adds the host, whether or not it has pools.
@@ -92,19 +92,21 @@ impl Collector {
     pub(crate) fn add_device_pool(&mut self, pool: &'static PoolSlot) {
         let device = self.index_of(Some(pool.device.id), pool.device.ordinal);
         let Some(stats) = pool.stats_if_open() else { return };
-        let (pool_id, is_expandable) = (pool.id(), pool.maps_pages());
+        let pool_id = pool.id();
         pool.for_each_arena(|core: &mut ArenaCore| {
             core.arena.settle();
             let (order, stream) = (Order::of(core.owner), trace::stream(Some(core.owner)));
+            let is_expandable = core.arena.maps_pages();
             let of = Of { device, pool_id, pool_name: &stats.name, order, stream, is_expandable };
             self.add(&of, core.arena.layout(), |addr| core.is_pending(addr));
         });
-        self.add_pool(pool_id, device, stats);
+        let limit_bytes = Some(pool.limit_bytes()).filter(|&bytes| bytes != usize::MAX);
+        self.add_pool(pool_id, device, limit_bytes, stats);
     }
 
-    fn add_pool(&mut self, id: u64, device: usize, stats: PoolStats) {
+    fn add_pool(&mut self, id: u64, device: usize, limit_bytes: Option<usize>, stats: PoolStats) {
         let name = stats.name.clone();
-        self.pools.push(PoolInfo { id: (0, id), device, name, stats: Some(stats) });
+        self.pools.push(PoolInfo { id: (0, id), device, name, limit_bytes, stats: Some(stats) });
     }
 
     fn index_of(&mut self, id: Option<DeviceId>, ordinal: u32) -> usize {
@@ -165,10 +167,16 @@ impl Collector {
         let mut traces = vec![Vec::new(); self.devices.len()];
         let Some(log) = &self.history else { return (traces, 0) };
         let pools: HashSet<(usize, u64)> = self.pools.iter().map(|pool| (pool.device, pool.id.1)).collect();
+        // Whether its segments grow is the policy's doing, so all of a pool's do or none.
+        let mut grows: HashMap<(usize, u64), bool> = HashMap::new();
+        for segment in &self.segments {
+            grows.insert((segment.device, segment.segment_pool_id.1), segment.is_expandable);
+        }
         for entry in log.entries() {
             let Some(device) = self.ids.iter().position(|id| *id == entry.source.device) else { continue };
-            if pools.contains(&(device, entry.source.pool_id)) {
-                traces[device].push(trace::entry(entry));
+            let pool = (device, entry.source.pool_id);
+            if pools.contains(&pool) {
+                traces[device].push(trace::entry(entry, grows.get(&pool).copied().unwrap_or(true)));
             }
         }
         let cut = traces.iter_mut().enumerate().map(|(device, trace)| {

@@ -85,7 +85,8 @@ impl Snapshot {
             self.segments.iter().map(|segment| (segment.device, segment.segment_pool_id)).collect();
         pools.sort_unstable();
         pools.dedup();
-        let pool = |(device, id)| PoolInfo { id, device, name: pool_name(id), stats: None };
+        let pool =
+            |(device, id)| PoolInfo { id, device, name: pool_name(id), limit_bytes: None, stats: None };
         self.mempool.pools = pools.into_iter().map(pool).collect();
         self.name_owners();
     }

@@ -19,7 +19,7 @@ struct Past {
 pub(super) fn start<'a>(segments: impl Iterator<Item = &'a Segment>, trace: &[TraceEntry]) -> usize {
     let mut past = Past { mapped: BTreeMap::new(), blocks: BTreeSet::new() };
     for segment in segments {
-        past.map(segment.address, segment.address + segment.total_size);
+        past.map(segment.address, segment.address + segment.total_size, segment.is_expandable);
         let blocks = segment.blocks.iter();
         let used = blocks.filter(|block| block.state != BlockState::Inactive && !block.is_kept);
         past.blocks.extend(used.map(|block| block.address));
@@ -40,11 +40,15 @@ impl Past {
                 let end = start + entry.size;
                 let is_new = self.mapped.range(..end).next_back().is_none_or(|(_, &before)| before <= start);
                 if is_new {
-                    self.map(start, end);
+                    self.map(start, end, entry.action == Action::SegmentUnmap);
                 }
                 is_new
             }
-            Action::SegmentMap | Action::SegmentAlloc => self.unmap(start, start + entry.size).is_some(),
+            Action::SegmentMap => self.unmap(start, start + entry.size).is_some(),
+            Action::SegmentAlloc => {
+                self.mapped.get(&start) == Some(&(start + entry.size))
+                    && self.unmap(start, start + entry.size).is_some()
+            }
             Action::Oom | Action::Other => true,
         };
         possible.then_some(())
@@ -56,7 +60,11 @@ impl Past {
         (addr < end).then_some(end)
     }
 
-    fn map(&mut self, mut start: usize, mut end: usize) {
+    fn map(&mut self, mut start: usize, mut end: usize, joins: bool) {
+        if !joins {
+            self.mapped.insert(start, end);
+            return;
+        }
         if let Some((&before, &until)) = self.mapped.range(..start).next_back()
             && until == start
         {
@@ -168,6 +176,7 @@ mod tests {
             (entry(Action::FreeRequested, 1200, 10), "it is neither live nor waiting"),
             (entry(Action::FreeCompleted, 5000, 10), "nothing is mapped there"),
             (entry(Action::SegmentMap, 1200, 200), "its end is not mapped"),
+            (entry(Action::SegmentAlloc, 1100, 200), "it is a part of a segment"),
             (entry(Action::SegmentMap, 1000, 300), "a block lies in it"),
             (entry(Action::SegmentUnmap, 1200, 200), "its start is mapped"),
         ] {

@@ -51,13 +51,13 @@ pub enum Action {
     FreeCompleted,
     /// A request found no memory.
     Oom,
-    /// A segment was taken; PyTorch's only.
+    /// A segment was taken that does not grow.
     SegmentAlloc,
-    /// A segment was given back; PyTorch's only.
+    /// A segment was given back that does not grow.
     SegmentFree,
-    /// Memory was mapped.
+    /// Memory of a segment that grows was mapped.
     SegmentMap,
-    /// Memory was unmapped.
+    /// Memory of a segment that grows was unmapped.
     SegmentUnmap,
     /// Something that is not known here.
     #[serde(other)]
@@ -125,16 +125,18 @@ pub(super) fn number_of(by: Owned) -> Option<u32> {
     (by.stack > 0).then_some(by.stack)
 }
 
-/// An entry of the history. The caller is inside pool code.
-pub(super) fn entry(entry: &Entry) -> TraceEntry {
+/// An entry of the history, of a pool whose segments grow or do not. The caller is inside pool code.
+pub(super) fn entry(entry: &Entry, grows: bool) -> TraceEntry {
     let owner = owner(entry.by);
     let action = match entry.kind {
         Kind::Allocated => Action::Alloc,
         Kind::Freed => Action::FreeRequested,
         Kind::Completed => Action::FreeCompleted,
         Kind::OutOfMemory => Action::Oom,
-        Kind::Mapped => Action::SegmentMap,
-        Kind::Unmapped => Action::SegmentUnmap,
+        Kind::Mapped if grows => Action::SegmentMap,
+        Kind::Mapped => Action::SegmentAlloc,
+        Kind::Unmapped if grows => Action::SegmentUnmap,
+        Kind::Unmapped => Action::SegmentFree,
     };
     let is_oom = action == Action::Oom;
     TraceEntry {
