@@ -1,6 +1,6 @@
 //! What lies where in an arena at one moment.
 
-use crate::placement::LiveBlock;
+use crate::placement::{LiveBlock, Placement};
 use crate::range::AddressRange;
 
 /// A stretch of mapped memory that has one use.
@@ -45,6 +45,13 @@ pub struct MappedSegment {
     pub range: AddressRange,
     /// Its parts, which cover it.
     pub parts: Vec<LaidOut>,
+}
+
+/// What lies where in a placement.
+#[must_use]
+pub fn layout_of(placement: &dyn Placement) -> Vec<MappedSegment> {
+    let owned = placement.live_blocks().into_iter().map(|block| (block, false)).collect();
+    lay_out(placement.mapped_ranges(), placement.maps_pages(), owned, Vec::new())
 }
 
 /// Cuts `mapped` into segments by the blocks in it; ranges that follow each other are one segment if it `grows`. `owned` are the placement's own blocks, each with whether steps or

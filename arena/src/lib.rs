@@ -62,7 +62,7 @@ pub use error::{ArenaError, MapError, UpstreamError};
 pub use holes::Holes;
 pub use in_advance::PartInAdvance;
 pub use invariant::Violation;
-pub use layout::{LaidOut, MappedSegment, Usage};
+pub use layout::{LaidOut, MappedSegment, Usage, layout_of};
 pub use placement::bfc::{Bfc, BfcOptions};
 pub use placement::buckets::{Buckets, BucketsOptions};
 pub use placement::buddy::{Buddy, BuddyOptions};

@@ -293,6 +293,12 @@ impl<'a> Replay<'a> {
         &self.upstream
     }
 
+    /// Where a live allocation lies.
+    #[must_use]
+    pub fn address_of(&self, id: u64) -> Option<usize> {
+        self.live.get(id).map(|(_, addr)| addr)
+    }
+
     /// Events so far.
     #[must_use]
     pub fn event_count(&self) -> u64 {

@@ -13,6 +13,8 @@ mod words;
 
 use std::fmt;
 
+use mempool_arena::trace::Event;
+use mempool_arena::{Replay, ReplayError};
 use serde::{Deserialize, Serialize};
 
 use crate::snapshot::Snapshot;
@@ -158,6 +160,15 @@ impl Snapshot {
         findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(finding.bytes)));
         Diagnosis { findings }
     }
+}
+
+/// What is wrong with memory in a recorded run, as a policy would serve it: when nearly as much is live as ever, for the last
+/// time, or when a request finds no memory.
+///
+/// # Errors
+/// Those of [`Replay::apply`], but for requests that find no memory: that is looked into.
+pub fn diagnose_replay(replay: Replay<'_>, events: &[Event]) -> Result<Diagnosis, ReplayError> {
+    Snapshot::of_replay(replay, events).map(|snapshot| snapshot.diagnose())
 }
 
 fn diagnose_pool(view: &View<'_>) -> Vec<Finding> {

@@ -7,6 +7,7 @@ mod frames;
 mod pickle;
 mod reading;
 mod record;
+mod replayed;
 mod suffix;
 mod trace;
 mod writing;

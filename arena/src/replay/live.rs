@@ -25,6 +25,15 @@ impl Live {
         }
     }
 
+    pub(super) fn get(&self, id: u64) -> Option<(usize, usize)> {
+        let allocation = if id < SMALL_IDS {
+            self.small.get(id as usize).copied().flatten()
+        } else {
+            self.large.get(&id).copied()
+        };
+        allocation.map(|(stream, addr)| (stream as usize, addr))
+    }
+
     #[inline]
     pub(super) fn insert(&mut self, id: u64, (stream, addr): (usize, usize)) {
         // Streams have a placement each; nobody has 2^32 of them.

@@ -8,6 +8,10 @@ use mempool_arena::{ArenaError, Request, UpstreamError};
 use crate::device::arena_slot::ArenaCore;
 use crate::device::entry::Call;
 use crate::device::pool_slot::PoolSlot;
+use crate::diagnosis::{Finding, Severity};
+use crate::history;
+use crate::recording::Source;
+use crate::snapshot::Collector;
 
 /// A request that could not be served, and how memory stood then. Sizes are bytes.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +45,9 @@ pub struct OomReport {
     pub other_pools: Vec<(String, usize)>,
     /// What upstream answered last.
     pub cause: String,
+    /// What is wrong with the pool's memory: with a [history](crate::record_history) it says where in the program that
+    /// comes from.
+    pub findings: Vec<Finding>,
 }
 
 impl OomReport {
@@ -109,6 +116,9 @@ impl fmt::Display for OomReport {
         }
         for (name, held) in &self.other_pools {
             write!(f, "; pool \"{name}\" holds {held}")?;
+        }
+        for finding in self.findings.iter().filter(|finding| finding.severity == Severity::Problem) {
+            write!(f, "; {finding}")?;
         }
         write!(f, "; {}; try: {}", self.cause, self.advice().join("; "))
     }
@@ -211,7 +221,7 @@ fn find_room(pool: &'static PoolSlot, call: &Call, request: Request, refused: Ar
             return Some(addr);
         }
     }
-    device.note_oom(pool.id(), call.owner, report(pool, request, &refused.borrow()));
+    device.note_oom(report(pool, call, request, &refused.borrow()));
     None
 }
 
@@ -237,12 +247,18 @@ fn borrow(lender: &'static PoolSlot, call: &Call, request: Request) -> Option<us
     placed.ok().flatten().map(|placed| placed.addr)
 }
 
-fn report(pool: &'static PoolSlot, request: Request, refused: &ArenaError) -> OomReport {
+fn report(pool: &'static PoolSlot, call: &Call, request: Request, refused: &ArenaError) -> OomReport {
     let device = pool.device;
     let stats = pool.stats();
     let mut waiting_bytes = 0;
     pool.for_each_arena(|core: &mut ArenaCore| waiting_bytes += core.pending_blocks().1);
     let (device_free_bytes, _) = device.memory_info().unwrap_or((0, device.total_bytes));
+    let source = Source { device: Some(device.id), pool_id: pool.id(), order: Some(call.owner) };
+    history::note_oom(source, request.size_bytes, device_free_bytes);
+    let mut collector = Collector::new();
+    collector.add_device_pool(pool);
+    collector.add_refused(source, request.size_bytes, device_free_bytes);
+    let findings = collector.finish().diagnose().findings;
     let mut other_pools: Vec<(String, usize)> = device
         .pools()
         .into_iter()
@@ -265,5 +281,6 @@ fn report(pool: &'static PoolSlot, request: Request, refused: &ArenaError) -> Oo
         headroom_bytes: device.headroom_bytes(),
         other_pools,
         cause: refused.to_string(),
+        findings,
     }
 }

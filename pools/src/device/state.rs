@@ -8,7 +8,7 @@ use mempool_arena::Policy;
 
 use crate::builder::default_setup_on;
 use crate::device::DeviceId;
-use crate::device::arena_slot::{Owner, Use};
+use crate::device::arena_slot::Use;
 use crate::device::driver::{CaptureId, Context, DriverError, Event, Stream, StreamId};
 use crate::device::fault::{Fault, planted};
 use crate::device::guard::GuardReport;
@@ -18,9 +18,9 @@ use crate::device::pool_slot::{GraphToken, PoolSetup, PoolSlot};
 use crate::device::upstream::SEGMENT_UNIT_BYTES;
 use crate::error::PoolError;
 use crate::lock::Lock;
-use crate::recording::{Listener, Source};
+use crate::recording::Listener;
 use crate::sizing::Available;
-use crate::{history, os, registry};
+use crate::{os, registry};
 
 /// Ordered against `usize::MAX`, which stands for no limit.
 const NO_LIMIT: usize = usize::MAX;
@@ -362,9 +362,7 @@ impl DeviceState {
         self.pools().into_iter().filter(|pool| pool.is_retired()).for_each(PoolSlot::close_if_unused);
     }
 
-    pub(crate) fn note_oom(&self, pool_id: u64, order: Owner, report: OomReport) {
-        let source = Source { device: Some(self.id), pool_id, order: Some(order) };
-        history::note_oom(source, report.requested_bytes, report.device_free_bytes);
+    pub(crate) fn note_oom(&self, report: OomReport) {
         *self.last_oom.lock() = Some(report);
     }
 

@@ -77,7 +77,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(super) fn new(max_entries: usize) -> Self {
+    pub(crate) fn new(max_entries: usize) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             start: (Instant::now(), since.as_micros() as u64),
@@ -162,7 +162,7 @@ impl Log {
         self.live.entry((source.device, block.addr)).or_insert(live);
     }
 
-    pub(super) fn note_oom(&mut self, source: Source, bytes: usize, free_bytes: usize) {
+    pub(crate) fn note_oom(&mut self, source: Source, bytes: usize, free_bytes: usize) {
         let by = self.requested_now();
         self.keep(Entry { kind: Kind::OutOfMemory, addr: free_bytes, bytes, source, by });
     }

@@ -12,6 +12,7 @@ use super::{
 use crate::device::{ArenaCore, DeviceId, DeviceState, Owner, PoolSlot};
 use crate::environment;
 use crate::history::{self, Log};
+use crate::recording::Source;
 use crate::slot::{Look, Slot};
 use crate::stats::PoolStats;
 
@@ -102,6 +103,15 @@ impl Collector {
         });
         let limit_bytes = Some(pool.limit_bytes()).filter(|&bytes| bytes != usize::MAX);
         self.add_pool(pool_id, device, limit_bytes, stats);
+    }
+
+    /// Adds that a request found no memory, where no history has that.
+    pub(crate) fn add_refused(&mut self, source: Source, bytes: usize, free_bytes: usize) {
+        if self.history.is_none() {
+            let mut log = Log::new(1);
+            log.note_oom(source, bytes, free_bytes);
+            self.history = Some(log);
+        }
     }
 
     fn add_pool(&mut self, id: u64, device: usize, limit_bytes: Option<usize>, stats: PoolStats) {
