@@ -4,6 +4,7 @@ mod lines;
 pub mod plan;
 mod preallocation;
 pub mod replay;
+pub mod report;
 pub mod tables;
 mod times;
 pub mod trace;
