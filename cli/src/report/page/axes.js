@@ -3,9 +3,10 @@
 // Where each moment lies: microseconds since the first, or its number.
 function axisPlaces(device, axis) {
   const key = `${axis}Places`;
-  device[key] ??= axis === "time"
-    ? device.times.map((time) => time - device.times[0])
-    : Float64Array.from(device.times, (_, moment) => moment);
+  device[key] ??=
+    axis === "time"
+      ? device.times.map((time) => time - device.times[0])
+      : Float64Array.from(device.times, (_, moment) => moment);
   return device[key];
 }
 

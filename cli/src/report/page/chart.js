@@ -32,7 +32,13 @@ function pan(share) {
 // `draw(pen, frame)` draws, `tip(frame, x, y)` has the lines for a place that is pointed at. The moment is on a canvas of its own,
 // because it changes when nothing else does. Returns what paints either.
 function setUpChart(parent, label, draw, tip) {
-  const holder = element("div", { class: "chart", tabindex: 0, role: "application", "aria-label": label, "aria-roledescription": "chart" });
+  const holder = element("div", {
+    class: "chart",
+    tabindex: 0,
+    role: "application",
+    "aria-label": label,
+    "aria-roledescription": "chart",
+  });
   parent.append(holder);
   let brush = null;
   let frame = null;
@@ -85,12 +91,16 @@ function setUpChart(parent, label, draw, tip) {
   });
   canvas.addEventListener("dblclick", () => change({ window: null }));
   // With a key, because without one a wheel scrolls the page.
-  canvas.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
-    event.preventDefault();
-    if (event.shiftKey) pan(Math.sign(event.deltaY || event.deltaX) * 0.1);
-    else zoom(event.deltaY > 0 ? 1.25 : 0.8, frame.axisAt(place(event).x));
-  }, { passive: false });
+  canvas.addEventListener(
+    "wheel",
+    (event) => {
+      if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
+      event.preventDefault();
+      if (event.shiftKey) pan(Math.sign(event.deltaY || event.deltaX) * 0.1);
+      else zoom(event.deltaY > 0 ? 1.25 : 0.8, frame.axisAt(place(event).x));
+    },
+    { passive: false },
+  );
   holder.addEventListener("keydown", (event) => {
     const move = (by) => change({ moment: Math.max(0, Math.min(view.device.last, view.moment + by)) });
     const act = {
@@ -118,7 +128,16 @@ function makeFrame(width, height) {
   const axisAt = (x) => from + (x - left) / scale;
   const momentAt = (x) => Math.max(0, lastUpTo(places, Math.max(from, Math.min(to, axisAt(x)))));
   return {
-    left, right, top: MARGIN.top, bottom: height - MARGIN.bottom, margin: MARGIN.right, from, to, places, axisAt, momentAt,
+    left,
+    right,
+    top: MARGIN.top,
+    bottom: height - MARGIN.bottom,
+    margin: MARGIN.right,
+    from,
+    to,
+    places,
+    axisAt,
+    momentAt,
     xOf: (moment) => left + (places[moment] - from) * scale,
     xTicks: () => {
       const format = view.axis === "time" ? (us) => (us === 0 ? "0" : formatDuration(us)) : formatCount;

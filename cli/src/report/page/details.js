@@ -1,16 +1,35 @@
 // What is known of the selected block.
 
 function setUpDetails() {
+  const pane = byId("details");
   watch(["device", "grouping", "selected", "moment", "tab"], () => {
-    const pane = byId("details");
     pane.hidden = view.tab === "pools" || view.tab === "time";
     if (pane.hidden) return;
+    const focused = pane.contains(document.activeElement) ? document.activeElement.textContent : null;
     pane.replaceChildren(...(view.selected < 0 ? noDetails() : detailsOf(view.selected)));
+    if (focused === null) return;
+    const buttons = [...pane.querySelectorAll("button")];
+    (buttons.find((one) => one.textContent === focused) ?? buttons[0] ?? pane).focus();
+  });
+  // Said once for each block; the pane itself changes with each moment.
+  watch(["selected"], () => {
+    const block = view.selected;
+    byId("announced").textContent =
+      block < 0
+        ? ""
+        : `${groupName(groupsNow(), block)}, ${formatBytes(view.device.blocks.bytes[block])}, ${formatAddress(view.device.blocks.address[block])}`;
   });
 }
 
 function noDetails() {
-  return [element("h2", {}, "Block"), element("p", { class: "quiet" }, "None is selected. Press one, or go to the map with the tabulator and use the arrows.")];
+  return [
+    element("h2", {}, "Block"),
+    element(
+      "p",
+      { class: "quiet" },
+      "None is selected. Press one, or go to the map with the tabulator and use the arrows.",
+    ),
+  ];
 }
 
 function detailsOf(block) {
@@ -21,7 +40,11 @@ function detailsOf(block) {
   return [
     element("h2", {}, [swatch(paintOf(groups, block)), ` ${groupName(groups, block)}`]),
     ...(isNow ? [] : [element("p", { class: "message" }, "It is not there at this moment.")]),
-    element("dl", {}, terms.map(([name, value]) => element("div", {}, [element("dt", {}, name), element("dd", {}, value)]))),
+    element(
+      "dl",
+      {},
+      terms.map(([name, value]) => element("div", {}, [element("dt", {}, name), element("dd", {}, value)])),
+    ),
     ...stackOf(report, device.blocks.stack[block]),
     element("div", { class: "tools" }, detailButtons(device, block)),
   ];
@@ -42,7 +65,8 @@ function describeBlock(report, device, block, moment) {
   ];
   if (isKnown(device, block)) {
     const step = blocks.step[block];
-    const position = blocks.position[block] === NONE ? "" : `, allocation ${formatCount(blocks.position[block] + 1)} of it`;
+    const position =
+      blocks.position[block] === NONE ? "" : `, allocation ${formatCount(blocks.position[block] + 1)} of it`;
     terms.push(
       ["Label", labels[blocks.label[block]]],
       ["Call site", siteText(report, blocks.stack[block])],
@@ -94,13 +118,16 @@ function detailButtons(device, block) {
   const shown = [];
   if (begin[block] > 0) shown.push(button("To its allocation", {}, () => change({ moment: begin[block] })));
   if (end[block] !== NONE) shown.push(button("To just before its end", {}, () => change({ moment: end[block] - 1 })));
-  if (view.tab !== "map") shown.push(button("Show on the map", {}, () => {
-    change({ tab: "map" });
-    requestAnimationFrame(() => {
-      revealSelected();
-      byId("map").focus();
-    });
-  }));
+  if (view.tab !== "map")
+    shown.push(
+      button("Show on the map", {}, () => {
+        change({ tab: "map" });
+        requestAnimationFrame(() => {
+          revealSelected();
+          byId("map").focus();
+        });
+      }),
+    );
   shown.push(button("Close", {}, () => change({ selected: -1 })));
   return shown;
 }

@@ -11,7 +11,8 @@ const MEASURES = [
     name: "scattered: 1 - largest free / free",
     dash: [5, 3],
     ink: "alarm",
-    at: (device, moment) => share(device.figures.free[moment] - device.figures.largestFree[moment], device.figures.free[moment]),
+    at: (device, moment) =>
+      share(device.figures.free[moment] - device.figures.largestFree[moment], device.figures.free[moment]),
   },
 ];
 
@@ -22,20 +23,37 @@ function share(part, whole) {
 function setUpFragmentation(panel) {
   panel.append(element("h2", {}, "Fragmentation"));
   const values = MEASURES.map(() => element("span", { class: "value" }));
-  const entries = MEASURES.map((measure, index) => element("li", {}, [lineSample(measure), element("span", { class: "name" }, measure.name), " ", values[index]]));
-  const { paint, paintMoment } = setUpChart(panel, "Fragmentation over time. Left and right go from moment to moment.", drawFragmentation, (frame, x) => {
-    const moment = frame.momentAt(x);
-    return MEASURES.map((measure) => `${measure.name.split(":")[0]} ${formatShare(measure.at(view.device, moment))}`);
-  });
+  const entries = MEASURES.map((measure, index) =>
+    element("li", {}, [lineSample(measure), element("span", { class: "name" }, measure.name), " ", values[index]]),
+  );
+  const { paint, paintMoment } = setUpChart(
+    panel,
+    "Fragmentation over time. Left and right go from moment to moment.",
+    drawFragmentation,
+    (frame, x) => {
+      const moment = frame.momentAt(x);
+      return MEASURES.map((measure) => `${measure.name.split(":")[0]} ${formatShare(measure.at(view.device, moment))}`);
+    },
+  );
   panel.append(element("ul", { class: "legend lines" }, entries));
-  panel.append(element("p", { class: "quiet" }, "Much unused and little scattered is memory that could be given back. Much of both is memory that is split: a large request finds no place in it."));
+  panel.append(
+    element(
+      "p",
+      { class: "quiet" },
+      "Much unused and little scattered is memory that could be given back. Much of both is memory that is split: a large request finds no place in it.",
+    ),
+  );
   watch(["device", "axis", "window"], paint, "time");
-  watch(["device", "moment"], () => {
-    paintMoment();
-    MEASURES.forEach((measure, index) => {
-      values[index].textContent = formatShare(measure.at(view.device, view.moment));
-    });
-  }, "time");
+  watch(
+    ["device", "moment"],
+    () => {
+      paintMoment();
+      MEASURES.forEach((measure, index) => {
+        values[index].textContent = formatShare(measure.at(view.device, view.moment));
+      });
+    },
+    "time",
+  );
 }
 
 function lineSample({ dash, ink }) {

@@ -10,7 +10,11 @@ const GROUPINGS = [
   { id: "site", name: "call site", make: bySite },
   { id: "thread", name: "thread", make: byThread },
   { id: "pool", name: "pool", make: (report, device) => byOwner(report, device, ({ pool }) => pool) },
-  { id: "stream", name: "stream", make: (report, device) => byOwner(report, device, ({ stream }) => `stream ${stream}`) },
+  {
+    id: "stream",
+    name: "stream",
+    make: (report, device) => byOwner(report, device, ({ stream }) => `stream ${stream}`),
+  },
 ];
 
 const UNKNOWN = "(allocated before the history)";
@@ -73,7 +77,8 @@ function byOwner(report, device, part) {
 // than colours, else by call site.
 function bestGrouping({ names }) {
   const outer = numbered(names.labels.map(outermost)).names;
-  if (names.labels.length > COLOURED_GROUPS + 1 && outer.length > 2) return "outer";
+  if (names.labels.length > COLOURED_GROUPS + 1 && outer.length > 2 && outer.length < names.labels.length / 2)
+    return "outer";
   if (names.labels.length > 1) return "label";
   return names.stacks.length > 0 ? "site" : "pool";
 }
@@ -140,7 +145,9 @@ function makeBands(device, groups) {
   });
   const others = order.slice(COLOURED_GROUPS);
   if (others.length > 0) {
-    others.forEach((group) => { group.band = bands.length; });
+    others.forEach((group) => {
+      group.band = bands.length;
+    });
     bands.push({ name: `${formatCount(others.length)} others`, paint: OTHER_PAINT, peak: 0 });
   }
   if (device.blocks.flags.some((flags) => flags & IS_KEPT)) {
@@ -160,7 +167,9 @@ function makeSeries(device, groupOf, groups, bands) {
   const writeUpTo = (moment) => {
     for (let at = written + 1; at <= moment; at += 1) {
       if (kept >= 0) now[kept] = Math.max(0, device.occupied[at] - live);
-      bands.forEach((band, index) => { band.peak = Math.max(band.peak, now[index]); });
+      bands.forEach((band, index) => {
+        band.peak = Math.max(band.peak, now[index]);
+      });
       series.set(now, at * count);
     }
     written = moment;

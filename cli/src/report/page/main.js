@@ -33,11 +33,12 @@ function exposeView() {
     // Draws what changed at once, instead of with the next picture.
     draw: drawChanged,
     // The blocks of the chosen moment in order of address, as [address, bytes, whether queued work alone still uses it].
-    blocks: () => stateNow().blocks.map((block) => [
-      view.device.blocks.address[block],
-      view.device.blocks.bytes[block],
-      kindOf(view.device, block, view.moment) === PART.pending,
-    ]),
+    blocks: () =>
+      stateNow().blocks.map((block) => [
+        view.device.blocks.address[block],
+        view.device.blocks.bytes[block],
+        kindOf(view.device, block, view.moment) === PART.pending,
+      ]),
     segments: () => stateNow().segments.map(({ start, end }) => [start, end - start]),
     figures: () => {
       const { free, largestFree, reserved } = totalsOf(stateNow(), stateNow().segments);
@@ -58,7 +59,9 @@ async function open() {
   }
   view.report = report;
   // The device with most memory is what the reader came for.
-  view.device = report.devices.reduce((most, device) => (device.occupied[device.peak] > most.occupied[most.peak] ? device : most));
+  view.device = report.devices.reduce((most, device) =>
+    device.occupied[device.peak] > most.occupied[most.peak] ? device : most,
+  );
   view.grouping = bestGrouping(report);
   view.moment = view.device.last;
   byId("loading").hidden = true;

@@ -49,7 +49,7 @@ function layOut(device, width, bytesPerPixel) {
       x = MAP_ROW.margin;
       y += MAP_ROW.height;
     }
-    for (let start = area.start; start < area.end; ) {
+    for (let start = area.start; start < area.end;) {
       // A row's end of a pixel or two would only look like a thick line.
       if (right - x < 3) {
         x = MAP_ROW.margin;
@@ -78,19 +78,22 @@ function runAt(layout, owner, address) {
   return low;
 }
 
-// The rectangles of a range of addresses: calls `visit(x, y, width)`.
+// The rectangles of a range of addresses: calls `visit(x, y, width, from, to)`.
 function visitRectangles(layout, owner, start, end, visit) {
   for (let at = runAt(layout, owner, start); at < layout.runs.length; at += 1) {
     const run = layout.runs[at];
     if (run.owner !== owner || run.start >= end) return;
     const from = Math.max(start, run.start);
     const x = run.x + (from - run.start) / layout.bytesPerPixel;
-    visit(x, run.y, (Math.min(end, run.end) - from) / layout.bytesPerPixel);
+    const to = Math.min(end, run.end);
+    visit(x, run.y, (to - from) / layout.bytesPerPixel, from, to);
   }
 }
 
 // The address and its owner at a place, or nothing.
 function addressAt(layout, x, y) {
   const run = layout.runs.find((one) => y >= one.y && y < one.y + MAP_ROW.bar && x >= one.x && x < one.x + one.width);
-  return run === undefined ? null : { owner: run.owner, address: Math.min(run.end - 1, run.start + (x - run.x) * layout.bytesPerPixel) };
+  return run === undefined
+    ? null
+    : { owner: run.owner, address: Math.min(run.end - 1, run.start + (x - run.x) * layout.bytesPerPixel) };
 }

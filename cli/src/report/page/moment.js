@@ -1,7 +1,13 @@
 // The slider over the history, and what happened just before the moment that it is at.
 
 function setUpMoment() {
-  const slider = element("input", { type: "range", id: "slider", min: 0, step: 1, "aria-label": "Moment of the history" });
+  const slider = element("input", {
+    type: "range",
+    id: "slider",
+    min: 0,
+    step: 1,
+    "aria-label": "Moment of the history",
+  });
   const said = element("p", { class: "said", id: "moment-said" });
   const go = (to) => change({ moment: Math.max(0, Math.min(view.device.last, to())) });
   const jump = (text, label, to) => button(text, { "aria-label": label, title: label }, () => go(to));
@@ -21,7 +27,11 @@ function setUpMoment() {
     const isFixed = device.last === 0;
     for (const control of [slider, ...buttons]) control.disabled = isFixed;
     const { place, figures, happened } = describeMoment(device, moment);
-    said.replaceChildren(element("strong", {}, place), ` ${figures}`, element("span", { class: "quiet" }, ` ${happened}`));
+    said.replaceChildren(
+      element("strong", {}, place),
+      ` ${figures}`,
+      element("span", { class: "quiet" }, ` ${happened}`),
+    );
     slider.setAttribute("aria-valuetext", `${place} ${figures}`);
   });
 }
@@ -36,10 +46,23 @@ function describeMoment(device, moment) {
   const before = device.times[device.last] - device.times[moment];
   const when = moment === device.last ? "the snapshot" : `${formatDuration(before)} before the end`;
   const step = moment > 0 && device.hasSteps ? `, step ${formatCount(device.events.step[moment - 1])}` : "";
-  return { place: `${where}${step}, ${when}.`, figures, happened: moment > 0 ? describeEvent(device, moment - 1) : "The history begins here." };
+  return {
+    place: `${where}${step}, ${when}.`,
+    figures,
+    happened: moment > 0 ? describeEvent(device, moment - 1) : "The history begins here.",
+  };
 }
 
-const EVENT_NAMES = ["allocated", "freed", "free of all uses", "no memory for", "mapped", "unmapped", "mapped", "unmapped"];
+const EVENT_NAMES = [
+  "allocated",
+  "freed",
+  "free of all uses",
+  "no memory for",
+  "mapped",
+  "unmapped",
+  "mapped",
+  "unmapped",
+];
 
 function describeEvent(device, event) {
   const { kind, block, bytes, label, thread } = device.events;

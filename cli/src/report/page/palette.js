@@ -19,14 +19,32 @@ const TILE = 12;
 const PATTERNS = [
   {},
   { lines: "M0 12L12 0M-6 6L6 -6M6 18L18 6" },
-  { dots: dotsPath([[3, 3], [9, 9]], 1.4) },
+  {
+    dots: dotsPath(
+      [
+        [3, 3],
+        [9, 9],
+      ],
+      1.4,
+    ),
+  },
   { lines: "M0 0L12 12M-6 6L6 18M6 -6L18 6" },
   { lines: "M0 3H12M0 9H12" },
   { lines: "M3 0V12M9 0V12" },
   { lines: "M0 6H12M6 0V12" },
   { dots: dotsPath([[6, 6]], 2.4) },
 ];
-const OTHER_PATTERN = { dots: dotsPath([[2, 2], [8, 2], [5, 8], [11, 8]], 0.8) };
+const OTHER_PATTERN = {
+  dots: dotsPath(
+    [
+      [2, 2],
+      [8, 2],
+      [5, 8],
+      [11, 8],
+    ],
+    0.8,
+  ),
+};
 const KEPT_PATTERN = { lines: "M0 12L12 0M0 0L12 12" };
 
 function dotsPath(places, radius) {
@@ -56,7 +74,13 @@ const PAINTS = COLOURS.map((colour, index) => makePaint(`paint-${index}`, colour
 const OTHER_PAINT = makePaint("paint-other", OTHER_COLOUR, OTHER_PATTERN);
 const KEPT_PAINT = makePaint("paint-kept", KEPT_COLOUR, KEPT_PATTERN);
 
-document.body.append(svg("svg", { class: "paints", "aria-hidden": "true" }, [...PAINTS, OTHER_PAINT, KEPT_PAINT].map(({ picture }) => picture)));
+document.body.append(
+  svg(
+    "svg",
+    { class: "paints", "aria-hidden": "true" },
+    [...PAINTS, OTHER_PAINT, KEPT_PAINT].map(({ picture }) => picture),
+  ),
+);
 
 // A small picture of a paint, beside its name.
 function swatch({ id }) {

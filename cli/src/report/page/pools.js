@@ -3,45 +3,59 @@
 function setUpPools(panel) {
   const bytesColumn = (name, value) => ({ name, sort: value, cell: (row) => formatBytes(value(row)) });
   const shareColumn = (name, value) => ({ name, sort: value, cell: (row) => formatShare(value(row)) });
-  const owners = makeTable("By pool and stream, at this moment", [
-    { name: "Pool", isText: true, sort: (row) => row.pool.toLowerCase(), cell: (row) => row.pool },
-    { name: "Stream", isText: true, sort: (row) => row.stream, cell: (row) => row.stream },
-    { name: "Segments", sort: (row) => row.segments, cell: (row) => formatCount(row.segments) },
-    { name: "Blocks", sort: (row) => row.blocks, cell: (row) => formatCount(row.blocks) },
-    bytesColumn("Reserved", (row) => row.reserved),
-    bytesColumn("Live", (row) => row.bytes[PART.live]),
-    bytesColumn("Freed, in use", (row) => row.bytes[PART.pending]),
-    bytesColumn("Kept", (row) => row.bytes[PART.kept]),
-    bytesColumn("Free", (row) => row.free),
-    bytesColumn("In small gaps", (row) => row.bytes[PART.small]),
-    bytesColumn("Largest free", (row) => row.largestFree),
-    shareColumn("Unused", (row) => share(row.free, row.reserved)),
-    shareColumn("Scattered", (row) => share(row.free - row.largestFree, row.free)),
-  ], { column: "Reserved", isDown: true });
+  const owners = makeTable(
+    "By pool and stream, at this moment",
+    [
+      { name: "Pool", isText: true, sort: (row) => row.pool.toLowerCase(), cell: (row) => row.pool },
+      { name: "Stream", isText: true, sort: (row) => row.stream, cell: (row) => row.stream },
+      { name: "Segments", sort: (row) => row.segments, cell: (row) => formatCount(row.segments) },
+      { name: "Blocks", sort: (row) => row.blocks, cell: (row) => formatCount(row.blocks) },
+      bytesColumn("Reserved", (row) => row.reserved),
+      bytesColumn("Live", (row) => row.bytes[PART.live]),
+      bytesColumn("Freed, in use", (row) => row.bytes[PART.pending]),
+      bytesColumn("Kept", (row) => row.bytes[PART.kept]),
+      bytesColumn("Free", (row) => row.free),
+      bytesColumn("In small gaps", (row) => row.bytes[PART.small]),
+      bytesColumn("Largest free", (row) => row.largestFree),
+      shareColumn("Unused", (row) => share(row.free, row.reserved)),
+      shareColumn("Scattered", (row) => share(row.free - row.largestFree, row.free)),
+    ],
+    { column: "Reserved", isDown: true },
+    50,
+  );
   const countColumn = (name, key) => ({ name, sort: (row) => row[key], cell: (row) => formatCount(row[key]) });
-  const counted = makeTable("What pools counted, when the snapshot was taken", [
-    { name: "Pool", isText: true, sort: (row) => row.name.toLowerCase(), cell: (row) => row.name },
-    bytesColumn("Requested", (row) => row.requested),
-    bytesColumn("Peak requested", (row) => row.requestedPeak),
-    bytesColumn("Allocated", (row) => row.allocated),
-    bytesColumn("Peak allocated", (row) => row.allocatedPeak),
-    bytesColumn("Reserved", (row) => row.reserved),
-    bytesColumn("Peak reserved", (row) => row.reservedPeak),
-    bytesColumn("Largest free", (row) => row.largestFree),
-    countColumn("Hits", "hits"),
-    countColumn("Misses", "misses"),
-    countColumn("Map calls", "mapCalls"),
-    countColumn("Unmap calls", "unmapCalls"),
-    countColumn("Bypassed", "bypassed"),
-    countColumn("Overflows", "overflows"),
-    countColumn("Failures", "failures"),
-  ], { column: "Reserved", isDown: true });
+  const counted = makeTable(
+    "What pools counted, when the snapshot was taken",
+    [
+      { name: "Pool", isText: true, sort: (row) => row.name.toLowerCase(), cell: (row) => row.name },
+      bytesColumn("Requested", (row) => row.requested),
+      bytesColumn("Peak requested", (row) => row.requestedPeak),
+      bytesColumn("Allocated", (row) => row.allocated),
+      bytesColumn("Peak allocated", (row) => row.allocatedPeak),
+      bytesColumn("Reserved", (row) => row.reserved),
+      bytesColumn("Peak reserved", (row) => row.reservedPeak),
+      bytesColumn("Largest free", (row) => row.largestFree),
+      countColumn("Hits", "hits"),
+      countColumn("Misses", "misses"),
+      countColumn("Map calls", "mapCalls"),
+      countColumn("Unmap calls", "unmapCalls"),
+      countColumn("Bypassed", "bypassed"),
+      countColumn("Overflows", "overflows"),
+      countColumn("Failures", "failures"),
+    ],
+    { column: "Reserved", isDown: true },
+    50,
+  );
   panel.append(owners.element, counted.element);
   watch(["device", "moment"], () => owners.show(ownerRows()), "pools");
-  watch(["device"], () => {
-    counted.element.hidden = view.device.pools.length === 0;
-    counted.show(view.device.pools);
-  }, "pools");
+  watch(
+    ["device"],
+    () => {
+      counted.element.hidden = view.device.pools.length === 0;
+      counted.show(view.device.pools);
+    },
+    "pools",
+  );
 }
 
 function ownerRows() {

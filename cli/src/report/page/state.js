@@ -7,7 +7,13 @@
 const PAGE_BYTES = 2 * 1024 * 1024;
 
 const PART = { live: 0, pending: 1, kept: 2, free: 3, small: 4 };
-const PART_NAMES = ["live", "freed, still in use by queued work", "kept for a planned step or a buffer", "free", "free, but less than a page between blocks"];
+const PART_NAMES = [
+  "live",
+  "freed, still in use by queued work",
+  "kept for a planned step or a buffer",
+  "free",
+  "free, but less than a page between blocks",
+];
 
 let lastState = { device: null, moment: -1 };
 
@@ -35,7 +41,8 @@ function segmentsAt(device, moment) {
     if (begin[piece] > moment || moment >= end[piece]) continue;
     const start = address[piece];
     const stop = start + bytes[piece];
-    const goesOn = last !== null && last.end === start && last.owner === owner[piece] && last.segment === segment[piece];
+    const goesOn =
+      last !== null && last.end === start && last.owner === owner[piece] && last.segment === segment[piece];
     if (goesOn) {
       last.end = stop;
     } else {
@@ -105,7 +112,14 @@ function visitParts(state, segment, visit) {
 
 // Bytes by kind of part, the largest free range and the number of blocks, of those segments that are asked for.
 function totalsOf(state, segments) {
-  const totals = { bytes: [0, 0, 0, 0, 0], requested: 0, reserved: 0, blocks: 0, largestFree: 0, segments: segments.length };
+  const totals = {
+    bytes: [0, 0, 0, 0, 0],
+    requested: 0,
+    reserved: 0,
+    blocks: 0,
+    largestFree: 0,
+    segments: segments.length,
+  };
   for (const segment of segments) {
     totals.reserved += segment.end - segment.start;
     visitParts(state, segment, (kind, start, end, block) => {
@@ -119,4 +133,9 @@ function totalsOf(state, segments) {
   }
   totals.free = totals.bytes[PART.free] + totals.bytes[PART.small];
   return totals;
+}
+
+function isThere(state, block) {
+  const { begin, end } = state.device.blocks;
+  return block >= 0 && begin[block] <= state.moment && state.moment < end[block];
 }

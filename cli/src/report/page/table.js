@@ -1,17 +1,15 @@
 // A table with columns that sort, which shows as many rows as can be read.
 
-const ROWS_AT_ONCE = 50;
-
 // Columns have a `name` of their own, `sort(row)` (a number or text) and `cell(row)` (text or an element); `isText` ones are sorted upwards first.
-// `rowAttributes(row)` may say which row is selected.
-function makeTable(caption, columns, sortedBy, rowAttributes = () => ({})) {
+// `rowsAtOnce` are shown, and as many more whenever more are asked for; `rowAttributes(row)` may say which row is selected.
+function makeTable(caption, columns, sortedBy, rowsAtOnce, rowAttributes = () => ({})) {
   let rows = [];
-  let limit = ROWS_AT_ONCE;
+  let limit = rowsAtOnce;
   const order = { ...sortedBy };
   const body = element("tbody");
   const count = element("p", { class: "quiet", role: "status" });
   const more = button("Show more", {}, () => {
-    limit += ROWS_AT_ONCE;
+    limit += rowsAtOnce;
     fill();
   });
   const heads = columns.map(({ name, isText }) =>
@@ -21,16 +19,36 @@ function makeTable(caption, columns, sortedBy, rowAttributes = () => ({})) {
       }),
     ]),
   );
-  const table = element("table", {}, [element("caption", {}, caption), element("thead", {}, element("tr", {}, heads)), body]);
+  const table = element("table", {}, [
+    element("caption", {}, caption),
+    element("thead", {}, element("tr", {}, heads)),
+    body,
+  ]);
   const fill = () => {
     const shown = rows.slice(0, limit);
-    body.replaceChildren(...shown.map((row) =>
-      element("tr", rowAttributes(row), columns.map((column, index) =>
-        element(index === 0 ? "th" : "td", { class: column.isText ? "text" : "number", ...(index === 0 ? { scope: "row" } : {}) }, column.cell(row)),
-      )),
-    ));
+    // Whoever presses something in a row goes on from there.
+    const focused = [...body.rows].findIndex((row) => row.contains(document.activeElement));
+    body.replaceChildren(
+      ...shown.map((row) =>
+        element(
+          "tr",
+          rowAttributes(row),
+          columns.map((column, index) =>
+            element(
+              index === 0 ? "th" : "td",
+              { class: column.isText ? "text" : "number", ...(index === 0 ? { scope: "row" } : {}) },
+              column.cell(row),
+            ),
+          ),
+        ),
+      ),
+    );
+    body.rows[focused]?.querySelector("button")?.focus();
     more.hidden = rows.length <= limit;
-    count.textContent = rows.length > limit ? `The first ${formatCount(limit)} of ${formatCount(rows.length)} are shown.` : formatCounted(rows.length, "row");
+    count.textContent =
+      rows.length > limit
+        ? `The first ${formatCount(limit)} of ${formatCount(rows.length)} are shown.`
+        : formatCounted(rows.length, "row");
   };
   const sort = () => {
     const key = columns.find(({ name }) => name === order.column).sort;
@@ -50,11 +68,15 @@ function makeTable(caption, columns, sortedBy, rowAttributes = () => ({})) {
     fill();
   };
   return {
-    element: element("div", { class: "table" }, [element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": caption }, table), count, more]),
+    element: element("div", { class: "table" }, [
+      element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": caption }, table),
+      count,
+      more,
+    ]),
     sortBy,
     show(newRows) {
       rows = newRows;
-      limit = ROWS_AT_ONCE;
+      limit = rowsAtOnce;
       sort();
       fill();
     },

@@ -3,7 +3,12 @@
 function setUpTimeline(panel) {
   panel.append(chartTools());
   panel.append(element("h2", {}, "Memory in use and reserved"));
-  const { paint, paintMoment } = setUpChart(panel, "Memory over time. Left and right go from moment to moment, plus and minus zoom, Shift with left and right moves the part that is shown, 0 shows all.", drawTimeline, timelineTip);
+  const { paint, paintMoment } = setUpChart(
+    panel,
+    "Memory over time. Left and right go from moment to moment, plus and minus zoom, Shift with left and right moves the part that is shown, 0 shows all.",
+    drawTimeline,
+    timelineTip,
+  );
   const paintOverview = setUpOverview(panel);
   setUpLegend(panel, "time");
   watch(["device", "grouping", "highlight", "axis", "window"], paint, "time");
@@ -50,11 +55,19 @@ function sampled(frame) {
 
 function drawTimeline(pen, frame) {
   const samples = sampled(frame);
-  const most = samples.reduce((most, { moment, reserved }) => Math.max(most, reserved, view.device.occupied[moment]), 1);
+  const most = samples.reduce(
+    (most, { moment, reserved }) => Math.max(most, reserved, view.device.occupied[moment]),
+    1,
+  );
   const yOf = (bytes) => frame.bottom - (bytes / (most * 1.05)) * (frame.bottom - frame.top);
   frame.bytesAt = (y) => ((frame.bottom - y) / (frame.bottom - frame.top)) * most * 1.05;
   const numbers = roundNumbers(0, most * 1.05, 5, 2);
-  drawAxes(pen, frame, numbers.map((bytes) => ({ y: yOf(bytes), text: formatBytes(bytes) })), frame.xTicks());
+  drawAxes(
+    pen,
+    frame,
+    numbers.map((bytes) => ({ y: yOf(bytes), text: formatBytes(bytes) })),
+    frame.xTicks(),
+  );
   drawBands(pen, frame, samples, yOf);
   drawReserved(pen, samples, yOf);
   drawShortages(pen, frame);
@@ -81,7 +94,9 @@ function drawBands(pen, frame, samples, yOf) {
     pen.fill();
     drawBandName(pen, frame, samples, base, top, band, yOf);
     pen.globalAlpha = 1;
-    top.forEach((bytes, at) => { base[at] = bytes; });
+    top.forEach((bytes, at) => {
+      base[at] = bytes;
+    });
   });
 }
 
@@ -186,48 +201,4 @@ function timelineTip(frame, x, y) {
     `in use ${formatBytes(device.occupied[sample.moment])} of ${formatBytes(sample.reserved)} reserved`,
     `moment ${formatCount(sample.moment)}, ${formatDuration(device.times[device.last] - device.times[sample.moment])} before the end`,
   ];
-}
-
-// The whole history as a strip, with the part that is shown; dragging moves that.
-function setUpOverview(panel) {
-  const draw = (pen, width, height) => {
-    const end = axisEnd(view.device, view.axis);
-    const whole = makeFrame(width, height);
-    const scale = (whole.right - whole.left) / end;
-    const places = whole.places;
-    const { occupied } = view.device;
-    const most = Math.max(1, occupied[view.device.peak]);
-    pen.fillStyle = inks.quiet;
-    let moment = 0;
-    for (let x = whole.left; x < whole.right; x += 1) {
-      let high = occupied[moment];
-      while (moment < view.device.last && places[moment + 1] <= (x + 1 - whole.left) / scale) {
-        moment += 1;
-        high = Math.max(high, occupied[moment]);
-      }
-      pen.fillRect(x, height - (high / most) * height, 1, (high / most) * height);
-    }
-    const [from, to] = windowNow();
-    pen.strokeStyle = inks.accent;
-    pen.lineWidth = 2;
-    pen.globalAlpha = 0.75;
-    pen.fillStyle = inks.paper;
-    pen.fillRect(whole.left, 0, from * scale, height);
-    pen.fillRect(whole.left + to * scale, 0, (end - to) * scale, height);
-    pen.globalAlpha = 1;
-    pen.strokeRect(whole.left + from * scale + 1, 1, Math.max(2, (to - from) * scale - 2), height - 2);
-  };
-  const { canvas, paint } = makeCanvas(panel, { class: "overview", "aria-hidden": "true" }, draw);
-  canvas.addEventListener("pointerdown", (event) => canvas.setPointerCapture(event.pointerId));
-  const move = (event) => {
-    if (event.buttons === 0) return;
-    const box = canvas.getBoundingClientRect();
-    const share = (event.clientX - box.left - MARGIN.left) / (box.width - MARGIN.left - MARGIN.right);
-    const [from, to] = windowNow();
-    const centre = share * axisEnd(view.device, view.axis);
-    setWindow(centre - (to - from) / 2, centre + (to - from) / 2);
-  };
-  canvas.addEventListener("pointermove", move);
-  canvas.addEventListener("pointerdown", move);
-  return paint;
 }

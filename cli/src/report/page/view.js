@@ -88,3 +88,9 @@ function groupName(groups, block) {
   const group = groups.groupOf[block];
   return group < 0 ? "kept for steps and buffers" : groups.groups[group].name;
 }
+
+function ownerText(owner) {
+  const of = view.report.names.owners[owner];
+  if (of === undefined) return "unknown pool";
+  return of.stream === "0" ? `pool ${of.pool}` : `pool ${of.pool}, stream ${of.stream}`;
+}
