@@ -377,3 +377,6 @@ fn pool_figures(stats: &mempool_pools::PoolStats) -> Value {
         "failures": stats.failures,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -199,3 +199,6 @@ fn figure_columns(figures: &Figures, columns: &mut Columns) -> FigureColumns {
         largest_free: columns.steps(wide(&figures.largest_free)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,7 +24,8 @@ function setUpBlocks(panel) {
   const show = () => {
     const blocks = searched(stateNow().blocks, search.value);
     const bytes = blocks.reduce((sum, block) => sum + view.device.blocks.bytes[block], 0);
-    found.textContent = `${formatCounted(blocks.length, "block")} of ${formatBytes(bytes)}${search.value.trim() === "" ? " at this moment" : " found"}`;
+    const which = search.value.trim() === "" ? "at this moment" : "found";
+    found.textContent = `${formatCounted(blocks.length, "block")} of ${formatBytes(bytes)} ${which}`;
     groupTable.show(groupRows(blocks));
     blockTable.show(blocks);
   };

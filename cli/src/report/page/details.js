@@ -14,10 +14,9 @@ function setUpDetails() {
   // Said once for each block; the pane itself changes with each moment.
   watch(["selected"], () => {
     const block = view.selected;
-    byId("announced").textContent =
-      block < 0
-        ? ""
-        : `${groupName(groupsNow(), block)}, ${formatBytes(view.device.blocks.bytes[block])}, ${formatAddress(view.device.blocks.address[block])}`;
+    const { address, bytes } = view.device.blocks;
+    const describe = () => [groupName(groupsNow(), block), formatBytes(bytes[block]), formatAddress(address[block])];
+    byId("announced").textContent = block < 0 ? "" : describe().join(", ");
   });
 }
 

@@ -110,7 +110,14 @@ function makeGroups(report, device, id) {
   }
   followGroups(device, groupOf, groups);
   const bands = makeBands(device, groups);
-  return { groupOf, groups, bands, series: makeSeries(device, groupOf, groups, bands) };
+  const keptBand = bands.findIndex((band) => band.isKept);
+  return {
+    keptBand,
+    groupOf,
+    groups,
+    bands,
+    series: makeSeries(device, groupOf, groups, bands),
+  };
 }
 
 // Calls `change(moment, block, bytes)` for each block that comes or goes, in the order of time.

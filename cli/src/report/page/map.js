@@ -101,7 +101,7 @@ function mapKey() {
 
 // The part of a segment at an address.
 function partAt(state, owner, address) {
-  let found = {};
+  let found = { block: -1 };
   const segment = state.segments.find((one) => one.owner === owner && one.start <= address && address < one.end);
   if (segment === undefined) return { kind: -1, block: -1 };
   visitParts(state, segment, (kind, start, end, block) => {

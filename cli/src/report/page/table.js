@@ -1,7 +1,7 @@
 // A table with columns that sort, which shows as many rows as can be read.
 
-// Columns have a `name` of their own, `sort(row)` (a number or text) and `cell(row)` (text or an element); `isText` ones are sorted upwards first.
-// `rowsAtOnce` are shown, and as many more whenever more are asked for; `rowAttributes(row)` may say which row is selected.
+// Columns have a `name` of their own, `sort(row)` (a number or text) and `cell(row)` (text or an element); `isText` ones are
+// sorted upwards first. `rowsAtOnce` are shown, and as many more whenever more are asked for; `rowAttributes(row)` may say which row is selected.
 function makeTable(caption, columns, sortedBy, rowsAtOnce, rowAttributes = () => ({})) {
   let rows = [];
   let limit = rowsAtOnce;

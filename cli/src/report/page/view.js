@@ -73,15 +73,13 @@ function stateNow() {
   return stateAt(view.device, view.moment);
 }
 
-// The band of a block: -1 for what is kept.
 function bandOf(groups, block) {
   const group = groups.groupOf[block];
-  return group < 0 ? -1 : groups.groups[group].band;
+  return group < 0 ? groups.keptBand : groups.groups[group].band;
 }
 
 function paintOf(groups, block) {
-  const band = bandOf(groups, block);
-  return band < 0 ? KEPT_PAINT : groups.bands[band].paint;
+  return groups.bands[bandOf(groups, block)].paint;
 }
 
 function groupName(groups, block) {
@@ -92,5 +90,6 @@ function groupName(groups, block) {
 function ownerText(owner) {
   const of = view.report.names.owners[owner];
   if (of === undefined) return "unknown pool";
-  return of.stream === "0" ? `pool ${of.pool}` : `pool ${of.pool}, stream ${of.stream}`;
+  const pool = of.pool.startsWith("pool ") ? of.pool : `pool ${of.pool}`;
+  return of.stream === "0" ? pool : `${pool}, stream ${of.stream}`;
 }
