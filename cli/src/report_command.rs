@@ -36,7 +36,7 @@ Keys on the page:
   on the map          arrows select blocks, Up and Down go to the next segment, + and - zoom, comma and full stop move the moment
 
 The page asks for nothing from any network and is forbidden to. It holds the snapshot, with labels, thread names and file
-names: whoever gets the page can read them. A history of 100,000 events makes a page of 2 MB or so.
+names: whoever gets the page can read them. A history of 100,000 events makes a page of 1 MB or so.
 
 The exit status is 0 if the page was written, and 1 otherwise.
 

@@ -9,7 +9,7 @@ function setUpBlocks(panel) {
     spellcheck: "false",
   });
   const found = element("p", { class: "said", role: "status", id: "found" });
-  const groupTable = makeGroupTable(search);
+  const groupTable = makeGroupTable();
   const blockTable = makeBlockTable();
   panel.append(
     element("div", { class: "tools" }, [
@@ -22,16 +22,28 @@ function setUpBlocks(panel) {
     blockTable.element,
   );
   const show = () => {
-    const blocks = searched(stateNow().blocks, search.value);
+    const groups = groupsNow();
+    const inAll = searched(stateNow().blocks, search.value);
+    const blocks = view.group < 0 ? inAll : inAll.filter((block) => groups.groupOf[block] === view.group);
     const bytes = blocks.reduce((sum, block) => sum + view.device.blocks.bytes[block], 0);
     const which = search.value.trim() === "" ? "at this moment" : "found";
     found.textContent = `${formatCounted(blocks.length, "block")} of ${formatBytes(bytes)} ${which}`;
-    groupTable.show(groupRows(blocks));
+    if (view.group >= 0) found.textContent += `, of ${groups.groups[view.group].name} alone`;
+    groupTable.show(groupRows(inAll));
     blockTable.show(blocks);
   };
   search.addEventListener("input", show);
-  search.addEventListener("search", show);
-  watch(["device", "grouping", "moment"], show, "blocks");
+  watch(["device", "grouping", "group", "tab"], show, "blocks");
+  // Rows take longer to make than the slider to move, so they follow when it rests.
+  let pending = 0;
+  watch(
+    ["moment"],
+    () => {
+      clearTimeout(pending);
+      pending = setTimeout(show, 60);
+    },
+    "blocks",
+  );
   watch(["selected"], () => blockTable.refresh(), "blocks");
 }
 
@@ -79,7 +91,7 @@ function groupRows(blocks) {
   for (const block of blocks) {
     const group = groups.groupOf[block];
     if (!rows.has(group))
-      rows.set(group, { group, block, name: groupName(groups, block), count: 0, bytes: 0, largest: 0, oldest: -1 });
+      rows.set(group, { ...groups.groups[group], group, block, count: 0, bytes: 0, largest: 0, oldest: -1 });
     const row = rows.get(group);
     const bytes = device.blocks.bytes[block];
     row.count += 1;
@@ -99,12 +111,9 @@ function ageText(age) {
   return age < 0 ? "–" : formatDuration(age);
 }
 
-function makeGroupTable(search) {
-  const pick = (row) => {
-    search.value = row.name;
-    search.dispatchEvent(new Event("input"));
-    search.focus();
-  };
+// Pressing a group lists its blocks alone, and pressing it again all.
+function makeGroupTable() {
+  const pick = ({ group }) => change({ group: view.group === group ? -1 : group });
   return makeTable(
     "By group",
     [
@@ -115,18 +124,20 @@ function makeGroupTable(search) {
         cell: (row) =>
           button(
             [swatch(paintOf(groupsNow(), row.block)), ` ${row.name}`],
-            { class: "link", title: "Search for it" },
+            { class: "link", title: "List its blocks alone", "aria-pressed": String(view.group === row.group) },
             () => pick(row),
           ),
       },
       { name: "Blocks", sort: (row) => row.count, cell: (row) => formatCount(row.count) },
       { name: "Total", sort: (row) => row.bytes, cell: (row) => formatBytes(row.bytes) },
       { name: "Share", sort: (row) => row.bytes, cell: (row) => formatShare(row.share) },
+      { name: "Peak", sort: (row) => row.peak, cell: (row) => formatBytes(row.peak) },
       { name: "Largest", sort: (row) => row.largest, cell: (row) => formatBytes(row.largest) },
       { name: "Oldest", sort: (row) => row.oldest, cell: (row) => ageText(row.oldest) },
     ],
     { column: "Total", isDown: true },
     12,
+    ({ group }) => (group === view.group ? { "aria-current": "true" } : {}),
   );
 }
 

@@ -3,16 +3,20 @@
 function setUpChoices() {
   const { report } = view;
   const devices = byId("device");
+  watch(["device"], () => {
+    devices.value = report.devices.indexOf(view.device);
+  });
   devices.append(...report.devices.map(({ name }, index) => element("option", { value: index }, name)));
   byId("device-choice").hidden = report.devices.length < 2;
-  devices.addEventListener("change", () => {
-    const device = report.devices[devices.value];
-    change({ device, moment: device.last, selected: -1, highlight: -1, window: null });
-  });
+  devices.addEventListener("change", () => showDevice(report.devices[devices.value]));
   const groupings = byId("grouping");
   groupings.append(...GROUPINGS.map(({ id, name }) => element("option", { value: id }, name)));
   groupings.value = view.grouping;
-  groupings.addEventListener("change", () => change({ grouping: groupings.value, highlight: -1 }));
+  groupings.addEventListener("change", () => change({ grouping: groupings.value, highlight: -1, group: -1 }));
+}
+
+function showDevice(device) {
+  change({ device, moment: device.last, selected: -1, highlight: -1, group: -1, window: null });
 }
 
 function describeReport(report) {
@@ -41,8 +45,8 @@ function exposeView() {
       ]),
     segments: () => stateNow().segments.map(({ start, end }) => [start, end - start]),
     figures: () => {
-      const { free, largestFree, reserved } = totalsOf(stateNow(), stateNow().segments);
-      return { free, largestFree, reserved };
+      const { bytes, free, largestFree, reserved } = totalsOf(stateNow(), stateNow().segments);
+      return { free, largestFree, reserved, small: bytes[PART.small] };
     },
   };
 }
@@ -67,7 +71,6 @@ async function open() {
   byId("loading").hidden = true;
   byId("content").hidden = false;
   setUpChoices();
-  byId("device").value = report.devices.indexOf(view.device);
   setUpSummary();
   setUpMoment();
   setUpTabs();

@@ -45,19 +45,31 @@ function drawOutline(pen, x, y, width, begins, ends) {
 function drawParts(pen, layout, state, groups, segment, isShown, isFree) {
   // Many blocks may share a pixel: the first of them is drawn.
   let drawnTo = { x: -1, y: -1 };
+  // What is too narrow for a pattern, by its colour: another colour for each of thousands takes longer than drawing them.
+  const narrow = new Map();
   visitParts(state, segment, (kind, start, end, block) => {
     if (isFree !== block < 0) return;
     const isDim = block >= 0 && view.highlight >= 0 && bandOf(groups, block) !== view.highlight;
     visitRectangles(layout, segment.owner, start, end, (x, y, wide) => {
       if (!isShown(y) || (drawnTo.y === y && x + wide < drawnTo.x)) return;
       const width = Math.max(isFree ? 0.5 : 2, wide);
+      drawnTo = { x: x + width - 0.5, y };
+      if (kind === PART.live && width < 5 && !isDim) {
+        const { fill } = paintOf(groups, block);
+        if (!narrow.has(fill)) narrow.set(fill, []);
+        narrow.get(fill).push(x, y, width >= 3 ? width - 0.75 : width);
+        return;
+      }
       pen.globalAlpha = isDim ? 0.2 : 1;
       if (isFree) drawPart(pen, kind, x, y, width, MAP_ROW.bar, null);
       else drawPart(pen, kind, x, y, width, MAP_ROW.bar, paintOf(groups, block), groupName(groups, block));
-      drawnTo = { x: x + width - 0.5, y };
     });
   });
   pen.globalAlpha = 1;
+  for (const [fill, bars] of narrow) {
+    pen.fillStyle = fill;
+    for (let at = 0; at < bars.length; at += 3) pen.fillRect(bars[at], bars[at + 1], bars[at + 2], MAP_ROW.bar);
+  }
 }
 
 function drawHole(pen, x, y, width, height) {
@@ -75,9 +87,8 @@ function drawPart(pen, kind, x, y, width, height, paint, name = "") {
     return;
   }
   if (kind === PART.small) {
-    pen.fillStyle = inks.hole;
+    pen.fillStyle = stripes(pen);
     pen.fillRect(x, y, width, height);
-    drawStripes(pen, x, y, width, height);
     return;
   }
   pen.fillStyle = width < 5 ? paint.fill : paint.pattern;
@@ -95,21 +106,21 @@ function drawPart(pen, kind, x, y, width, height, paint, name = "") {
   if (name !== "" && width > 46 && kind !== PART.pending) drawNameIn(pen, x, y, width, height, paint, name);
 }
 
-function drawStripes(pen, x, y, width, height) {
-  pen.save();
-  pen.beginPath();
-  pen.rect(x, y, width, height);
-  pen.clip();
-  pen.strokeStyle = inks.alarm;
-  pen.lineWidth = 1;
-  pen.globalAlpha *= 0.7;
-  pen.beginPath();
-  for (let at = x - (x % 7) - 14 - height; at < x + width; at += 7) {
-    pen.moveTo(at, y + height);
-    pen.lineTo(at + height, y);
+let stripesMade = { ink: null, pattern: null };
+
+// The pattern of free memory that is too small for much, in the theme's colours.
+function stripes(pen) {
+  if (stripesMade.ink !== inks.alarm) {
+    const size = 8;
+    const tile = element("canvas", { width: size, height: size }).getContext("2d");
+    tile.fillStyle = inks.hole;
+    tile.fillRect(0, 0, size, size);
+    tile.strokeStyle = inks.alarm;
+    tile.globalAlpha = 0.75;
+    tile.stroke(new Path2D(`M0 ${size}L${size} 0M-1 1L1 -1M${size - 1} ${size + 1}L${size + 1} ${size - 1}`));
+    stripesMade = { ink: inks.alarm, pattern: pen.createPattern(tile.canvas, "repeat") };
   }
-  pen.stroke();
-  pen.restore();
+  return stripesMade.pattern;
 }
 
 function drawNameIn(pen, x, y, width, height, paint, name) {

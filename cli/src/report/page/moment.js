@@ -11,13 +11,23 @@ function setUpMoment() {
   const said = element("p", { class: "said", id: "moment-said" });
   const go = (to) => change({ moment: Math.max(0, Math.min(view.device.last, to())) });
   const jump = (text, label, to) => button(text, { "aria-label": label, title: label }, () => go(to));
+  const stepButton = (text, label, by) => {
+    const made = jump(text, label, () => stepEnd(view.device, view.moment, by));
+    made.dataset.step = by;
+    return made;
+  };
   const buttons = [
     jump("Start", "To the beginning of the history", () => 0),
     jump("◀", "One event back", () => view.moment - 1),
     jump("▶", "One event on", () => view.moment + 1),
     jump("End", "To the snapshot", () => view.device.last),
+    stepButton("◀ Step", "To the end of the step before", -1),
+    stepButton("Step ▶", "To the end of this step", 1),
     jump("Peak", "To the moment with most memory in use", () => view.device.peak),
   ];
+  watch(["device"], () => {
+    for (const control of buttons) control.hidden = control.dataset.step !== undefined && !view.device.hasSteps;
+  });
   slider.addEventListener("input", () => change({ moment: slider.valueAsNumber }));
   byId("moment").append(element("div", { class: "bar" }, [...buttons, slider]), said);
   watch(["device", "moment"], () => {
@@ -34,6 +44,19 @@ function setUpMoment() {
     );
     slider.setAttribute("aria-valuetext", `${place} ${figures}`);
   });
+}
+
+// The moment after the last event of this step, or of the one before.
+function stepEnd(device, moment, by) {
+  const { step } = device.events;
+  if (by < 0) {
+    let at = Math.max(0, moment - 1);
+    while (at > 0 && step[at - 1] === step[at]) at -= 1;
+    return at;
+  }
+  let at = Math.min(device.last, moment + 1);
+  while (at < device.last && step[at] === step[at - 1]) at += 1;
+  return at;
 }
 
 function describeMoment(device, moment) {

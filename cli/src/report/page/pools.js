@@ -46,7 +46,29 @@ function setUpPools(panel) {
     { column: "Reserved", isDown: true },
     50,
   );
-  panel.append(owners.element, counted.element);
+  const devices = makeTable(
+    "Devices, when the snapshot was taken",
+    [
+      {
+        name: "Device",
+        isText: true,
+        sort: ({ device }) => device.name,
+        cell: ({ device }) => button(device.name, { class: "link" }, () => showDevice(device)),
+      },
+      bytesColumn("Reserved", (row) => row.reserved),
+      bytesColumn("In use", (row) => row.reserved - row.free),
+      bytesColumn("Peak in use", ({ device }) => device.occupied[device.peak]),
+      bytesColumn("Free", (row) => row.free),
+      bytesColumn("Largest free", (row) => row.largestFree),
+      shareColumn("Unused", (row) => share(row.free, row.reserved)),
+    ],
+    { column: "Reserved", isDown: true },
+    50,
+    ({ device }) => (device === view.device ? { "aria-current": "true" } : {}),
+  );
+  panel.append(owners.element, counted.element, devices.element);
+  devices.element.hidden = view.report.devices.length < 2;
+  watch(["device"], () => devices.show(view.report.devices.map(deviceRow)), "pools");
   watch(["device", "moment"], () => owners.show(ownerRows()), "pools");
   watch(
     ["device"],
@@ -56,6 +78,11 @@ function setUpPools(panel) {
     },
     "pools",
   );
+}
+
+function deviceRow(device) {
+  const { reserved, free, largestFree } = device.figures;
+  return { device, reserved: reserved[device.last], free: free[device.last], largestFree: largestFree[device.last] };
 }
 
 function ownerRows() {

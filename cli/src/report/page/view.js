@@ -14,6 +14,8 @@ const view = {
   selected: -1,
   // The band that stands out, or -1.
   highlight: -1,
+  // The group that the list of blocks is about, by its place among the groups, or -1 for all.
+  group: -1,
   // What charts show of their axis.
   axis: "time",
   window: null,

@@ -67,6 +67,17 @@ fn search_leaves_the_blocks_that_have_each_word_and_oldest_first_begins_with_wha
     assert!(found.iter().all(|label| has(label)));
     assert_eq!(column(&mut browser, "By group", "Group"), [" parameters"]);
     browser.evaluate("document.querySelector('#search').select()");
+    browser.type_text(" ");
+    // A group that is pressed is listed alone, until it is pressed again.
+    let press = "[...document.querySelectorAll('.link')].find((one) => one.textContent === ' session caches').click()";
+    for is_alone in [true, false] {
+        browser.evaluate(press);
+        browser.settle();
+        let listed = column(&mut browser, "Blocks", "Label");
+        assert_eq!(listed.iter().all(|label| label == "session caches"), is_alone);
+        assert!(column(&mut browser, "By group", "Group").len() > 3, "the other groups stay in sight");
+    }
+    browser.evaluate("document.querySelector('#search').select()");
     browser.type_text("nothing has this");
     assert_eq!(column(&mut browser, "Blocks", "Label"), [""; 0]);
     assert!(text(&mut browser, "#found").starts_with("0 blocks"));

@@ -25,6 +25,8 @@ fn a_hundred_thousand_events_are_opened_and_gone_through() {
             println!(
                 "{name}: a step of the slider with tab {tab} takes {median:.1} ms, {most:.1} ms at most"
             );
+            // What follows when the slider rests.
+            browser.evaluate("new Promise((done) => setTimeout(done, 200))");
             browser.take_picture(&folder().join(format!("{name}-{tab}.png")));
         }
         for now in [0, events / 3, events / 2, events] {

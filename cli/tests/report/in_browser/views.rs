@@ -2,13 +2,31 @@
 
 use std::collections::BTreeMap;
 
-use mempool_pools::snapshot::BlockState;
+use mempool_pools::snapshot::{Block, BlockState, Segment, Snapshot};
 use serde_json::json;
 
 use super::{column, moment, open, show_tab, shown_blocks, text};
 use crate::browser::Browser;
 use crate::replayed::blocks_at;
 use crate::snapshots;
+
+/// Bytes that the page has as free in gaps without a whole page.
+fn small_gaps(browser: &mut Browser) -> usize {
+    browser.evaluate("mempool.figures().small").as_f64().unwrap() as usize
+}
+
+fn expected_small_gaps(snapshot: &Snapshot) -> usize {
+    const PAGE: usize = 2 << 20;
+    let of_segment = |segment: &Segment| -> usize {
+        let is_small = |block: &&Block| {
+            let (start, end) = (block.address, block.address + block.size);
+            let has_page = start.next_multiple_of(PAGE) + PAGE <= end;
+            block.state == BlockState::Inactive && !has_page && block.size < segment.total_size
+        };
+        segment.blocks.iter().filter(is_small).map(|block| block.size).sum()
+    };
+    snapshot.segments.iter().map(of_segment).sum()
+}
 
 #[test]
 #[ignore = "needs Chromium; .ci/run runs it"]
@@ -57,7 +75,7 @@ fn the_slider_goes_to_any_moment_by_keys_and_the_map_shows_what_a_replay_finds()
         assert_eq!(shown_blocks(&mut browser), blocks_at(&snapshot, 0, now), "moment {now}");
         // Two ways to what is free: the page's own, and what the page was given for its charts.
         let (own, given) = (
-            browser.evaluate("mempool.figures()"),
+            browser.evaluate("(({small, ...figures}) => figures)(mempool.figures())"),
             browser.evaluate(
                 "(({figures}, moment) => ({free: figures.free[moment], largestFree: figures.largestFree[moment],
                     reserved: figures.reserved[moment]}))(mempool.view.device, mempool.view.moment)",
@@ -65,6 +83,7 @@ fn the_slider_goes_to_any_moment_by_keys_and_the_map_shows_what_a_replay_finds()
         );
         assert_eq!(own, given, "moment {now}");
     }
+    assert_eq!(small_gaps(&mut browser), expected_small_gaps(&snapshot));
     let segments = browser.evaluate("mempool.segments()");
     let mut expected: Vec<[usize; 2]> =
         snapshot.segments.iter().map(|segment| [segment.address, segment.total_size]).collect();
@@ -179,8 +198,46 @@ fn devices_are_chosen_and_pytorchs_call_sites_are_told() {
     assert_eq!(column(&mut browser, "By group", "Group"), [" model.py:88"]);
     show_tab(&mut browser, "pools");
     assert_eq!(column(&mut browser, "By pool and stream, at this moment", "Pool"), ["default"; 3]);
+    assert_eq!(column(&mut browser, "Devices, when the snapshot was taken", "Device").len(), 2);
+    browser.evaluate(
+        "[...document.querySelectorAll('.link')].find((one) => one.textContent === 'device 3').click()",
+    );
+    browser.settle();
+    assert_eq!(browser.evaluate("document.querySelector('#device').value"), json!("1"));
     show_tab(&mut browser, "map");
     browser.evaluate("document.querySelector('#map').focus()");
     browser.press("ArrowRight");
     assert!(text(&mut browser, "#details .stack").contains("<module> train.py:7"));
+}
+
+#[test]
+#[ignore = "needs Chromium; .ci/run runs it"]
+fn buttons_go_from_step_to_step_and_to_the_peak() {
+    let mut browser = Browser::start();
+    let snapshot = snapshots::training(6);
+    open(&mut browser, "steps", &snapshot, &[]);
+    let trace = &snapshot.device_traces[0];
+    let ends = |at: usize| at == 0 || at == trace.len() || trace[at].step != trace[at - 1].step;
+    let press = |browser: &mut Browser, name: &str| {
+        browser.evaluate(&format!(
+            "[...document.querySelectorAll('#moment button')].find((one) => one.textContent === {}).click()",
+            json!(name)
+        ));
+        moment(browser)
+    };
+    let mut at = trace.len();
+    for expected in (0..6).rev() {
+        let before = press(&mut browser, "◀ Step");
+        assert!(before < at && ends(before), "{before}");
+        assert_eq!(trace[before - 1].step, expected);
+        at = before;
+    }
+    assert_eq!(press(&mut browser, "◀ Step"), 0);
+    let first = press(&mut browser, "Step ▶");
+    assert!(ends(first) && first == at);
+    assert!(ends(press(&mut browser, "Step ▶")) && moment(&mut browser) > first);
+    let peak = press(&mut browser, "Peak");
+    let occupied =
+        "Math.max(...mempool.view.device.occupied) - mempool.view.device.occupied[mempool.view.moment]";
+    assert!(peak > 0 && browser.evaluate(occupied) == json!(0));
 }
