@@ -152,7 +152,8 @@ pub(crate) fn of_pytorch() -> Snapshot {
         // The first and the third device have nothing, as in a process that uses the others.
         let device = if index % 4 == 3 { 3 } else { 1 };
         let trace = &mut traces[device];
-        let address = 0x7fae_d400_0000 + index * 2 * SEGMENT;
+        // None has a page of 2 MiB at a multiple of its size.
+        let address = 0x7fae_d408_0000 + index * 2 * SEGMENT;
         let stream = [0, 778_568_464, 778_620_960][index as usize % 3];
         let entry = |action: &str, at: u64, size: u64, line: u32| {
             json!({

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mempool_pools::snapshot::{Block, BlockState, Segment, Snapshot};
+use mempool_pools::snapshot::{Block, BlockState, Segment};
 use serde_json::json;
 
 use super::{column, moment, open, show_tab, shown_blocks, text};
@@ -15,17 +15,14 @@ fn small_gaps(browser: &mut Browser) -> usize {
     browser.evaluate("mempool.figures().small").as_f64().unwrap() as usize
 }
 
-fn expected_small_gaps(snapshot: &Snapshot) -> usize {
+fn expected_small_gaps(segment: &Segment) -> usize {
     const PAGE: usize = 2 << 20;
-    let of_segment = |segment: &Segment| -> usize {
-        let is_small = |block: &&Block| {
-            let (start, end) = (block.address, block.address + block.size);
-            let has_page = start.next_multiple_of(PAGE) + PAGE <= end;
-            block.state == BlockState::Inactive && !has_page && block.size < segment.total_size
-        };
-        segment.blocks.iter().filter(is_small).map(|block| block.size).sum()
+    let is_small = |block: &&Block| {
+        let (start, end) = (block.address, block.address + block.size);
+        let has_page = start.next_multiple_of(PAGE) + PAGE <= end;
+        block.state == BlockState::Inactive && !has_page && block.size < segment.total_size
     };
-    snapshot.segments.iter().map(of_segment).sum()
+    segment.blocks.iter().filter(is_small).map(|block| block.size).sum()
 }
 
 #[test]
@@ -83,7 +80,7 @@ fn the_slider_goes_to_any_moment_by_keys_and_the_map_shows_what_a_replay_finds()
         );
         assert_eq!(own, given, "moment {now}");
     }
-    assert_eq!(small_gaps(&mut browser), expected_small_gaps(&snapshot));
+    assert_eq!(small_gaps(&mut browser), snapshot.segments.iter().map(expected_small_gaps).sum::<usize>());
     let segments = browser.evaluate("mempool.segments()");
     let mut expected: Vec<[usize; 2]> =
         snapshot.segments.iter().map(|segment| [segment.address, segment.total_size]).collect();
@@ -192,7 +189,13 @@ fn devices_are_chosen_and_pytorchs_call_sites_are_told() {
         let last = snapshot.device_traces[device].len();
         assert_eq!(moment(&mut browser), last);
         assert_eq!(shown_blocks(&mut browser), blocks_at(&snapshot, device, last));
+        let of_device = snapshot.segments.iter().filter(|segment| segment.device == device);
+        assert_eq!(small_gaps(&mut browser), of_device.map(expected_small_gaps).sum::<usize>());
+        // Before anything was allocated segments are free as wholes.
+        browser.evaluate("mempool.change({moment: 0})");
+        assert_eq!(small_gaps(&mut browser), 0);
     }
+    browser.evaluate("mempool.change({moment: mempool.view.device.last})");
     show_tab(&mut browser, "blocks");
     assert!(column(&mut browser, "Blocks", "Call site").iter().all(|site| site == "model.py:88"));
     assert_eq!(column(&mut browser, "By group", "Group"), [" model.py:88"]);
