@@ -243,4 +243,35 @@ proptest! {
             prop_assert_eq!(found, expected.figures(), "moment {}", moment);
         }
     }
+
+    #[test]
+    fn histories_that_contradict_themselves_leave_blocks_that_do_not_overlap(
+        choices in prop::collection::vec((0..8_u8, 0..40_usize, 0..5000_usize, any::<bool>()), 1..60),
+        held_at in prop::collection::vec((0..40_usize, 0..2000_usize, 0..3_u8), 0..6),
+    ) {
+        const KINDS: [Kind; 8] = [
+            Kind::Allocated, Kind::FreeRequested, Kind::FreeCompleted, Kind::OutOfMemory, Kind::Mapped, Kind::Unmapped,
+            Kind::PageMapped, Kind::PageUnmapped,
+        ];
+        let events = choices.iter().map(|&(kind, place, bytes, is_huge)| {
+            let bytes = if is_huge && bytes % 7 == 0 { usize::MAX - bytes } else { bytes };
+            event(KINDS[usize::from(kind)], place * 256, bytes)
+        });
+        // Those of a snapshot lie one behind the other.
+        let mut end = 0;
+        let blocks = held_at.iter().map(|&(gap, bytes, hold)| {
+            let start = end + gap * 128;
+            end = start + bytes;
+            held(start, bytes, [Hold::Live, Hold::Pending, Hold::Kept][usize::from(hold)])
+        });
+        let device = device([0..4096, 4096..20_000], blocks.collect(), events.collect());
+        let lifetimes = Lifetimes::of(&device);
+        let figures = Figures::of(&lifetimes, device.events.len());
+        for moment in 0..=device.events.len() {
+            let blocks = at(&lifetimes, moment as u32);
+            prop_assert!(blocks.windows(2).all(|pair| pair[0].0.end <= pair[1].0.start), "{blocks:?}");
+            prop_assert!(figures.largest_free[moment] <= figures.free[moment]);
+            prop_assert!(figures.free[moment] <= figures.reserved[moment]);
+        }
+    }
 }
