@@ -1,4 +1,4 @@
-//! Tools for recorded allocation traces, as functions. The program `mempool` is made of them.
+//! Tools for recorded allocation traces and memory snapshots, as functions. The program `mempool` is made of them.
 
 mod lines;
 pub mod plan;

@@ -59,6 +59,9 @@ async function open() {
   byId("subtitle").textContent = describeReport(report);
   if (report.devices.length === 0) {
     byId("loading").textContent = "The snapshot has no pool and no memory.";
+    setUpTheme(() => {});
+    byId("grouping").parentElement.hidden = true;
+    document.body.dataset.ready = Math.round(performance.now());
     return;
   }
   view.report = report;

@@ -55,6 +55,7 @@ function sampled(frame) {
 
 function drawTimeline(pen, frame) {
   const samples = sampled(frame);
+  if (samples.length === 0) return;
   const most = samples.reduce(
     (most, { moment, reserved }) => Math.max(most, reserved, view.device.occupied[moment]),
     1,

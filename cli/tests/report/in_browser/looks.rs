@@ -103,3 +103,30 @@ fn text_of_a_snapshot_stays_text() {
     let refused = browser.complaints();
     assert!(refused.iter().any(|one| one.contains("Content Security Policy")), "{refused:?}");
 }
+
+#[test]
+#[ignore = "needs Chromium; .ci/run runs it"]
+fn snapshots_without_a_history_or_without_memory_say_so() {
+    let mut browser = Browser::start();
+    let mut snapshot = snapshots::of_pytorch();
+    snapshot.device_traces.clear();
+    snapshot
+        .segments
+        .iter_mut()
+        .flat_map(|segment| &mut segment.blocks)
+        .for_each(|block| block.frames.clear());
+    open(&mut browser, "bare", &snapshot, &[]);
+    for tab in TABS {
+        show_tab(&mut browser, tab);
+        browser.take_picture(&folder().join(format!("bare-{tab}.png")));
+    }
+    assert!(text(&mut browser, "#summary").contains("The snapshot has no history."));
+    assert_eq!(browser.evaluate("document.querySelector('#slider').disabled"), json!(true));
+    show_tab(&mut browser, "blocks");
+    assert_eq!(column(&mut browser, "Blocks", "Age"), vec!["older"; 30]);
+    snapshot.segments.clear();
+    open(&mut browser, "nothing", &snapshot, &[]);
+    assert_eq!(text(&mut browser, "#loading"), "The snapshot has no pool and no memory.");
+    assert_eq!(browser.evaluate("document.querySelector('#content').hidden"), json!(true));
+    assert_eq!(browser.complaints(), [""; 0]);
+}
