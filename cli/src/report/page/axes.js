@@ -16,7 +16,8 @@ function axisEnd(device, axis) {
 
 // Round numbers from `low` to `high`, about `count` of them; `base` is what they are round in.
 function roundNumbers(low, high, count, base = 10) {
-  const least = Math.max((high - low) / count, Number.MIN_VALUE);
+  // Bytes, events and microseconds are whole.
+  const least = Math.max(1, (high - low) / count);
   const power = base ** Math.floor(Math.log(least) / Math.log(base));
   const steps = base === 2 ? [1, 2] : [1, 2, 5, 10];
   const step = power * steps.find((factor) => factor * power >= least * 0.999);

@@ -71,6 +71,7 @@ async function open() {
   );
   view.grouping = bestGrouping(report);
   view.moment = view.device.last;
+  view.tab = view.device.last > 0 ? "time" : "map";
   byId("loading").hidden = true;
   byId("content").hidden = false;
   setUpChoices();

@@ -116,6 +116,7 @@ fn snapshots_without_a_history_or_without_memory_say_so() {
         .flat_map(|segment| &mut segment.blocks)
         .for_each(|block| block.frames.clear());
     open(&mut browser, "bare", &snapshot, &[]);
+    assert_eq!(browser.evaluate("mempool.view.tab"), json!("map"), "there is nothing over time");
     for tab in TABS {
         show_tab(&mut browser, tab);
         browser.take_picture(&folder().join(format!("bare-{tab}.png")));
