@@ -1,9 +1,10 @@
-//! `mempool`: tools for recorded allocation traces.
+//! `mempool`: tools for recorded allocation traces and memory snapshots.
 
 mod console;
 mod input;
 mod plan_command;
 mod replay_command;
+mod report_command;
 mod size_command;
 mod tables_command;
 
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Tools for recorded allocation traces.
+/// Tools for recorded allocation traces and memory snapshots.
 #[derive(Debug, Parser)]
 #[command(name = "mempool", version)]
 struct Args {
@@ -42,6 +43,10 @@ enum Command {
     /// Buffers that live at one time share no byte. Quick plans are made first, which take milliseconds for some
     /// thousand buffers; where they need more than lives at one time, or than there is, better ones are searched for.
     Plan(plan_command::Args),
+    /// Make a page of a memory snapshot: memory over time, what lies where, the largest and the oldest blocks.
+    ///
+    /// The page is one HTML file that needs no server and no network, and can be sent to others as it is.
+    Report(report_command::Args),
 }
 
 fn main() -> ExitCode {
@@ -50,6 +55,7 @@ fn main() -> ExitCode {
         Command::Tables(args) => tables_command::run(&args),
         Command::Size(args) => size_command::run(&args),
         Command::Plan(args) => plan_command::run(&args),
+        Command::Report(args) => report_command::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
