@@ -80,6 +80,7 @@ fn the_slider_goes_to_any_moment_by_keys_and_the_map_shows_what_a_replay_finds()
         );
         assert_eq!(own, given, "moment {now}");
     }
+    browser.evaluate(&format!("mempool.change({{moment: {last}}})"));
     assert_eq!(small_gaps(&mut browser), snapshot.segments.iter().map(expected_small_gaps).sum::<usize>());
     let segments = browser.evaluate("mempool.segments()");
     let mut expected: Vec<[usize; 2]> =
