@@ -1,6 +1,7 @@
 //! `mempool`: tools for recorded allocation traces and memory snapshots.
 
 mod console;
+mod doctor_command;
 mod input;
 mod plan_command;
 mod replay_command;
@@ -34,6 +35,10 @@ enum Command {
     /// They show fragmentation, hits, bookkeeping and map calls of each policy, what preallocation,
     /// reuse and moving do one after the other, and what the usual advice claims beside it.
     Tables(tables_command::Args),
+    /// Say what is wrong with memory, and where in the program that comes from.
+    ///
+    /// Fragmentation is told from what is none: tensors that are held, pools of the wrong size.
+    Doctor(doctor_command::Args),
     /// Say how large a pool of fixed size has to be for recorded runs, and the option that makes it so.
     ///
     /// What is printed holds a run whose sizes are 5% larger, too.
@@ -53,6 +58,7 @@ fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Replay(args) => replay_command::run(&args),
         Command::Tables(args) => tables_command::run(&args),
+        Command::Doctor(args) => doctor_command::run(&args),
         Command::Size(args) => size_command::run(&args),
         Command::Plan(args) => plan_command::run(&args),
         Command::Report(args) => report_command::run(&args),

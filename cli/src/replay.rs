@@ -144,6 +144,14 @@ fn steps(events: &[Event], marked: u64) -> u64 {
     marked + u64::from(goes_on)
 }
 
+/// A replay of nothing yet, as the options have it.
+///
+/// # Errors
+/// [`ConfError`] for options that make no sense.
+pub fn replay_of(options: &Options) -> Result<Replay<'_>, ConfError> {
+    new_replay(options, options.limit_bytes.unwrap_or(usize::MAX))
+}
+
 fn new_replay(options: &Options, capacity_bytes: usize) -> Result<Replay<'_>, ConfError> {
     let upstream = SimulatedUpstream::builder()
         .page_bytes(PAGE_BYTES)

@@ -113,7 +113,7 @@ impl Diagnosis {
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.findings.is_empty() {
-            return f.write_str("nothing is reserved");
+            return f.write_str("nothing was found");
         }
         for (number, finding) in self.findings.iter().enumerate() {
             if number > 0 {

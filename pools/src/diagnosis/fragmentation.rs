@@ -92,7 +92,8 @@ fn would_have_fitted(view: &View<'_>) -> String {
 /// Segments that are wholly free, which were not used lately.
 pub(super) fn idle_segments(view: &View<'_>) -> Option<Finding> {
     let free = view.units.iter().filter(|unit| unit.used.is_empty() && !unit.segment.is_expandable);
-    let idle: Vec<&Unit<'_>> = free.filter(|unit| view.is_idle(unit.address, unit.bytes)).collect();
+    let is_idle = |unit: &&Unit<'_>| view.is_at_peak || view.is_idle(unit.address, unit.bytes);
+    let idle: Vec<&Unit<'_>> = free.filter(is_idle).collect();
     let bytes: usize = idle.iter().map(|unit| unit.bytes).sum();
     let mut severity = severity(view, bytes)?;
     if !view.has_trace() {
@@ -112,7 +113,12 @@ pub(super) fn idle_segments(view: &View<'_>) -> Option<Finding> {
     let mut sites = Vec::new();
     if view.has_trace() {
         let lately = lately_asked(view);
-        text += &format!(" and that nothing was allocated in for the last half of {}", span(view));
+        text += &if view.is_at_peak {
+            " while nearly as much is live as ever: they serve none of the sizes that are asked for"
+                .to_owned()
+        } else {
+            format!(" and that nothing was allocated in for the last half of {}", span(view))
+        };
         if let Some(largest) = lately {
             text += &format!("; what is asked for now is {} at most", size(largest));
         }
@@ -157,47 +163,51 @@ fn who_used(view: &View<'_>, units: &[&Unit<'_>]) -> Vec<Site> {
     sorted(sites.into_iter().map(|(name, (blocks, bytes))| Site { name, blocks, bytes }).collect())
 }
 
-/// Pages without any block, which were not used lately.
-pub(super) fn unused_pages<'a>(view: &'a View<'a>) -> impl Iterator<Item = Finding> + 'a {
+/// Pages without any block, which were not used lately, or are not although nearly as much is live as ever.
+pub(super) fn unused_pages(view: &View<'_>) -> Option<Finding> {
     let free = view.units.iter().filter(|unit| unit.used.is_empty() && unit.segment.is_expandable);
-    let bytes: usize =
-        free.filter(|unit| view.is_idle(unit.address, unit.bytes)).map(|unit| unit.bytes).sum();
-    // Pages are there for peaks to come; a quarter is what a growth factor or a peak leaves behind.
-    let is_much = bytes >= LEAST_BYTES && bytes as f64 >= 0.25 * view.reserved as f64;
-    is_much
-        .then(|| {
-            let text = format!(
-                "{} of reserved memory ({} of {}) is mapped and nothing uses it{}",
-                percent(bytes, view.reserved),
-                size(bytes),
-                size(view.reserved),
-                if view.has_trace() { "; nothing did for the last half of the history" } else { "" },
-            );
-            let advice =
-                "trim() gives it back, or a release threshold (release_threshold_mb) or a monitor does";
-            finding(view, Cause::UnusedPages, Severity::Notice, bytes, Vec::new(), text, advice)
-        })
-        .into_iter()
+    let is_idle = |unit: &&Unit<'_>| view.is_at_peak || view.is_idle(unit.address, unit.bytes);
+    let bytes: usize = free.filter(is_idle).map(|unit| unit.bytes).sum();
+    let severity = if view.is_at_peak {
+        severity(view, bytes)?
+    } else {
+        // Pages are there for peaks to come; a quarter is what a growth factor or a peak leaves behind.
+        let is_much = bytes >= LEAST_BYTES && bytes as f64 >= 0.25 * view.reserved as f64;
+        is_much.then_some(Severity::Notice)?
+    };
+    let when = match (view.is_at_peak, view.has_trace()) {
+        (true, _) => ", while nearly as much is live as ever: no request fits into it as it lies",
+        (false, true) => "; nothing did for the last half of the history",
+        (false, false) => "",
+    };
+    let text = format!(
+        "{} of reserved memory ({} of {}) is mapped and nothing uses it{when}",
+        percent(bytes, view.reserved),
+        size(bytes),
+        size(view.reserved),
+    );
+    let advice = if view.is_at_peak {
+        "let free pages move to where memory is needed (mode:moving)"
+    } else {
+        "trim() gives it back, or a release threshold (release_threshold_mb) or a monitor does"
+    };
+    Some(finding(view, Cause::UnusedPages, severity, bytes, Vec::new(), text, advice))
 }
 
 /// Steps that a history has to tell of, for what each step does to be said.
 const LEAST_STEPS: u32 = 6;
 
 /// Memory that is taken from the device in most of the later steps.
-pub(super) fn new_segments_each_step<'a>(view: &'a View<'a>) -> impl Iterator<Item = Finding> + 'a {
-    new_segments(view).into_iter()
-}
-
-fn new_segments(view: &View<'_>) -> Option<Finding> {
+pub(super) fn new_segments_each_step(view: &View<'_>) -> Option<Finding> {
     let first = view.trace.iter().map(|entry| entry.step).min()?;
-    let steps = view.last_step().checked_sub(first).filter(|&steps| steps >= LEAST_STEPS)?;
+    let steps = view.last_step.checked_sub(first).filter(|&steps| steps >= LEAST_STEPS)?;
     // The first steps of a program map what all later ones use.
     let from = first + steps / 2;
-    let later = view.last_step() - from;
+    let later = view.last_step - from;
     let takes = |entry: &&&TraceEntry| {
         matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap)
             && entry.step >= from
-            && entry.step < view.last_step()
+            && entry.step < view.last_step
     };
     let taken: Vec<&&TraceEntry> = view.trace.iter().filter(takes).collect();
     let in_steps: HashSet<u32> = taken.iter().map(|entry| entry.step).collect();

@@ -10,15 +10,11 @@ use crate::snapshot::Block;
 const LARGE_SHARE: f64 = 0.2;
 
 /// A large block that the step in progress allocated early and still has.
-pub(super) fn held_tensors<'a>(view: &'a View<'a>) -> impl Iterator<Item = Finding> + 'a {
-    held(view).into_iter()
-}
-
-fn held(view: &View<'_>) -> Option<Finding> {
+pub(super) fn held_tensors(view: &View<'_>) -> Option<Finding> {
     if !view.has_steps() {
         return None;
     }
-    let step = view.last_step();
+    let step = view.last_step;
     let position = |block: &Block| {
         let owner = block.owner.as_ref().filter(|owner| owner.step == step && !owner.is_older);
         owner.map(|owner| owner.position)

@@ -24,6 +24,10 @@ pub(super) struct View<'a> {
     pub(super) largest_free: usize,
     /// What a unit of memory that can be given back by itself has: a segment, or a page of one that is mapped by pages.
     pub(super) units: Vec<Unit<'a>>,
+    /// The step in progress.
+    pub(super) last_step: u32,
+    /// Nearly as much is live as ever, by the trace: what is free now is free because it does not serve.
+    pub(super) is_at_peak: bool,
     /// Where something was allocated in the last half of the trace: starts and ends, in order, apart from each other.
     lately: Vec<(usize, usize)>,
 }
@@ -58,6 +62,10 @@ impl<'a> View<'a> {
                 && (snapshot.mempool.version > 0 || pool.id == (0, 0) || lies_in(&segments, entry.addr))
         });
         let trace: Vec<&TraceEntry> = trace.collect();
+        let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+        let of_blocks = blocks.filter_map(|block| block.owner.as_ref()).map(|owner| owner.step).max();
+        let last_step = of_blocks.max(trace.iter().map(|entry| entry.step).max()).unwrap_or(0);
+        let is_at_peak = is_at_peak(&segments, &trace);
         let lately = allocated_in(&trace[trace.len() / 2..]);
         let free = |segment: &&'a Segment| {
             let blocks = segment.blocks.iter().filter(|block| block.state == BlockState::Inactive);
@@ -67,6 +75,8 @@ impl<'a> View<'a> {
             snapshot,
             pool,
             trace,
+            last_step,
+            is_at_peak,
             lately,
             reserved: segments.iter().map(|segment| segment.total_size).sum(),
             active: segments.iter().map(|segment| segment.active_size).sum(),
@@ -136,14 +146,7 @@ impl<'a> View<'a> {
 
     /// Whether a history tells of steps.
     pub(super) fn has_steps(&self) -> bool {
-        self.last_step() > 0
-    }
-
-    /// The step in progress.
-    pub(super) fn last_step(&self) -> u32 {
-        let of_blocks = self.live().filter_map(|block| block.owner.as_ref()).map(|owner| owner.step).max();
-        let of_trace = self.trace.iter().map(|entry| entry.step).max();
-        of_blocks.max(of_trace).unwrap_or(0)
+        self.last_step > 0
     }
 
     /// Whether what happened is known at all.
@@ -170,6 +173,25 @@ fn lies_in(segments: &[&Segment], addr: Option<usize>) -> bool {
     let after = segments.partition_point(|segment| segment.address <= addr);
     let before = after.checked_sub(1).map(|at| segments[at]);
     before.is_some_and(|segment| addr - segment.address < segment.total_size)
+}
+
+/// Share of the most that was live, from which on memory is as full as it becomes.
+const AT_PEAK: f64 = 0.9;
+
+/// Whether nearly as much is live as ever was, followed back by the trace. Without one it is not known.
+fn is_at_peak(segments: &[&Segment], trace: &[&TraceEntry]) -> bool {
+    let now: usize = segments.iter().map(|segment| segment.requested_size).sum();
+    let (mut live, mut peak, mut least) = (now, now, now);
+    for entry in trace.iter().rev() {
+        match entry.action {
+            Action::Alloc => live = live.saturating_sub(entry.size),
+            Action::FreeCompleted => live += entry.size,
+            _ => {}
+        }
+        (peak, least) = (peak.max(live), least.min(live));
+    }
+    // Where little changed there is no peak.
+    now as f64 >= AT_PEAK * peak as f64 && (least as f64) < AT_PEAK * peak as f64
 }
 
 /// The ranges that allocations took, those that touch each other as one.
