@@ -2,10 +2,8 @@
 
 mod lines;
 pub mod plan;
-mod preallocation;
 pub mod replay;
 pub mod tables;
-mod times;
 pub mod trace;
 
 pub use lines::LineError;
