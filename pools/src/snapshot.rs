@@ -11,6 +11,7 @@ use crate::stats::PoolStats;
 
 pub(crate) use collect::Collector;
 pub use compare::Growth;
+pub(crate) use trace::stream as stream_number;
 pub use trace::{Action, Frame, TraceEntry};
 
 /// What lies where in pools at one moment.

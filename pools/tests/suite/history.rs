@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use crate::suite::BIG;
 
 /// There is one history in a process.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
