@@ -1,5 +1,6 @@
 //! Tools for recorded allocation traces, as functions. The program `mempool` is made of them.
 
+pub mod advise;
 mod lines;
 pub mod plan;
 pub mod replay;
