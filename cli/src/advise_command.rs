@@ -25,7 +25,7 @@ Strategies:
                         position
   memory in advance     fewer than half of the requests come again in their size, so a cache does not help
   buffers               copies of buffers that grow by being made anew are a quarter of all bytes or more: taken once at
-                        their last size nothing is copied
+                        their last size nothing is copied; where that needs too much memory, grown in four steps
 
 The policy that is advised is the best by the measure that is named, or as good: within 5% of the least that is reserved,
 or 25% of the least time (0.5 us a request, 1% of --duration). Times are those of mapping by the cost model and of
@@ -45,8 +45,8 @@ more allocations among them they are replayed, with what was live before, and th
 stands for --duration. With fewer the advice is on what lies where. What could not be known is listed.
 
 With --json: one object a line for each file and device, with file, device (of snapshots), recommendation (strategy,
-conf, environment, builder, pool_bytes), findings, unknown, sizes, repeats, growth, stuck, predictions, planned_steps,
-offline_plan, preallocated_bytes and unpooled_us. Sizes are bytes, times microseconds, shares numbers from 0 to 1.
+conf, environment, builder, pool_bytes), findings, unknown, sizes, repeats, growth, stuck, predictions, grown_once,
+grown_in_parts, planned_steps, offline_plan, preallocated_bytes and unpooled_us. Sizes are bytes, times microseconds, shares numbers from 0 to 1.
 
 The exit status is 0 if advice could be given on all files, and 1 otherwise.
 

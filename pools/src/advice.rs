@@ -163,6 +163,8 @@ pub struct Advice {
     pub growth: Option<Growth>,
     /// The run with those taken once at their last size, under the policy that was chosen.
     pub grown_once: Option<Prediction>,
+    /// The run with those made larger in four steps only, where once needs too much.
+    pub grown_in_parts: Option<Prediction>,
     /// Segments that small blocks keep: of PyTorch's policy when it has most reserved, or of what lay where.
     pub stuck: Option<Stuck>,
     /// What each policy would have needed; of runs.
@@ -271,13 +273,18 @@ fn advise_on_part(
     begin("growing buffers");
     let grown = Grown::find(events);
     let growth = grown.growth();
-    let grown_once = match growth {
-        Some(growth) if growth.share >= thresholds::MUCH_GROWTH => {
-            let events = grown.taken_once(events);
-            Some(Prediction::of(&choice.conf, &events, &renumbered(&events), &device)?)
+    let (mut grown_once, mut grown_in_parts) = (None, None);
+    if growth.is_some_and(|growth| growth.share >= thresholds::MUCH_GROWTH) {
+        let in_parts = |parts| {
+            let events = grown.in_parts(events, parts);
+            Prediction::of(&choice.conf, &events, &renumbered(&events), &device)
+        };
+        let once = in_parts(1)?;
+        if !decide::is_worth(once.peak_reserved_bytes, &predictions, &choice, options) {
+            grown_in_parts = Some(in_parts(thresholds::GROWTH_PARTS)?);
         }
-        _ => None,
-    };
+        grown_once = Some(once);
+    }
     begin("planned steps");
     let planned_steps = match repeats.steps {
         Some(steps) if steps.exact > 0.0 => PlannedSteps::of(events, &choice.conf.parse()?, &device)?,
@@ -303,6 +310,7 @@ fn advise_on_part(
         unknown: Vec::new(),
         growth,
         grown_once,
+        grown_in_parts,
         sizes,
         repeats: Some(repeats),
         stuck,

@@ -34,6 +34,8 @@ pub enum Strategy {
     Preallocate,
     /// Buffers of their last size for what grows, and a pool for the rest.
     PreallocateGrowing,
+    /// Buffers that grow in a few large steps instead of many small ones, and a pool for the rest.
+    GrowInSteps,
 }
 
 /// By what a policy is better than another.
@@ -109,6 +111,10 @@ impl Recommendation {
             Strategy::NoPool => return Self::undecided(),
             Strategy::Pool | Strategy::Preallocate => format!("{pool} pool.with(|| ...)"),
             Strategy::StepPlan => format!("{pool} let mut step = pool.step(); step.run(|| ...)"),
+            Strategy::GrowInSteps => format!(
+                "{pool} let cache = Tensor::zeros(with_room_for_a_quarter_more, dtype, &device)?; \
+                 cache.slice_set(&new, dim, len)?"
+            ),
             Strategy::PreallocateGrowing => {
                 format!("{pool} let mut cache = pool.buffer_up_to(last_shape, dtype)?; cache.write(|| ...)")
             }
@@ -245,7 +251,7 @@ pub(super) fn decide(
         findings.push(Finding::TooLarge { peak_requested_bytes: peak, device_bytes });
     }
     let no_pool = no_pool(advice, peak, options);
-    let is_worth = |reserved_bytes: usize| is_worth(reserved_bytes, &chosen, &choice, options);
+    let is_worth = |reserved_bytes: usize| is_worth(reserved_bytes, &advice.predictions, &choice, options);
     let grows = growing(advice, &chosen, is_worth);
     let steps = steps(advice, &chosen, is_worth);
     let scattered = scattered(advice, pool_bytes);
@@ -253,6 +259,8 @@ pub(super) fn decide(
         Strategy::NoPool
     } else if matches!(grows, Some(Finding::Growing { is_rejected: false, .. })) {
         Strategy::PreallocateGrowing
+    } else if matches!(grows, Some(Finding::Growing { is_rejected_in_parts: Some(false), .. })) {
+        Strategy::GrowInSteps
     } else if matches!(steps, Some(Finding::StepsRepeat { .. })) {
         Strategy::StepPlan
     } else if scattered.is_some() && pool_bytes.is_some() {
@@ -302,10 +310,17 @@ fn no_pool(advice: &Advice, peak_requested_bytes: usize, options: &AdviceOptions
 }
 
 /// Whether something that saves time may reserve so much at most, where the policy alone reserves what it does.
-fn is_worth(reserved_bytes: usize, chosen: &Prediction, choice: &Choice, options: &AdviceOptions) -> bool {
+pub(super) fn is_worth(
+    reserved_bytes: usize,
+    predictions: &[Prediction],
+    choice: &Choice,
+    options: &AdviceOptions,
+) -> bool {
+    let chosen = predictions.iter().find(|policy| policy.conf == choice.conf);
+    let chosen_bytes = chosen.map_or(0, |policy| policy.peak_reserved_bytes);
     let most = match (choice.measure, options.device_bytes) {
         (Measure::Time, Some(device_bytes)) => ROOMY * device_bytes as f64,
-        _ => (choice.best_value + choice.margin).max(chosen.peak_reserved_bytes as f64),
+        _ => (choice.best_value + choice.margin).max(chosen_bytes as f64),
     };
     reserved_bytes as f64 <= most
 }
@@ -321,6 +336,11 @@ fn growing(advice: &Advice, chosen: &Prediction, is_worth: impl Fn(usize) -> boo
         once_reserved_bytes,
         reserved_bytes: chosen.peak_reserved_bytes,
         is_rejected: !is_worth(once_reserved_bytes),
+        parts_reserved_bytes: advice.grown_in_parts.as_ref().map(|parts| parts.peak_reserved_bytes),
+        is_rejected_in_parts: advice
+            .grown_in_parts
+            .as_ref()
+            .map(|parts| !is_worth(parts.peak_reserved_bytes)),
     })
 }
 

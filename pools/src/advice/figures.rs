@@ -165,6 +165,7 @@ fn less(
         repeats: None,
         growth: None,
         grown_once: None,
+        grown_in_parts: None,
         stuck: None,
         predictions: Vec::new(),
         planned_steps: None,

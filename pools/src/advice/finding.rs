@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::decide::Measure;
 use super::text::{Bytes, Micros, Percent};
 use super::thresholds::{
-    FEW_HITS, FEW_REPEATS, MUCH_FRAGMENTATION, MUCH_GROWTH, NEGLIGIBLE_OF_DURATION, NO_POOL_OF_DEVICE,
-    STEPS_REPEAT,
+    FEW_HITS, FEW_REPEATS, GROWTH_PARTS, MUCH_FRAGMENTATION, MUCH_GROWTH, NEGLIGIBLE_OF_DURATION,
+    NO_POOL_OF_DEVICE, STEPS_REPEAT,
 };
 
 /// Something that was found, and what follows from it. Sizes are bytes, times microseconds unless they say otherwise.
@@ -60,6 +60,10 @@ pub enum Finding {
         reserved_bytes: usize,
         /// Taken once they need so much more memory that it is not advised.
         is_rejected: bool,
+        /// What it reserves at most if they grow in four steps only; where once is rejected.
+        parts_reserved_bytes: Option<usize>,
+        /// So needs too much, too.
+        is_rejected_in_parts: Option<bool>,
     },
     /// Steps ask for the same again.
     StepsRepeat {
@@ -268,6 +272,8 @@ impl fmt::Display for Finding {
                 once_reserved_bytes,
                 reserved_bytes,
                 is_rejected,
+                parts_reserved_bytes,
+                is_rejected_in_parts,
             } => {
                 write!(
                     f,
@@ -281,7 +287,17 @@ impl fmt::Display for Finding {
                     Bytes(*once_reserved_bytes),
                     Bytes(*reserved_bytes),
                 )?;
-                f.write_str(if *is_rejected { ": too much more to be advised." } else { "." })
+                f.write_str(if *is_rejected { ": too much more to be advised." } else { "." })?;
+                if let Some(bytes) = parts_reserved_bytes {
+                    write!(
+                        f,
+                        " Grown in {GROWTH_PARTS} steps, each with room for the next quarter, it reserves {}",
+                        Bytes(*bytes),
+                    )?;
+                    let is_rejected = *is_rejected_in_parts == Some(true);
+                    f.write_str(if is_rejected { ": too much as well." } else { ", and little is copied." })?;
+                }
+                Ok(())
             }
             Self::StepsRepeat { steps, exact, planned, planned_reserved_bytes, reserved_bytes } => write!(
                 f,

@@ -109,37 +109,34 @@ impl Grown {
         Some(Growth { buffers, live_buffers, largest_bytes, final_bytes, share })
     }
 
-    /// The run with a buffer for each chain: allocated where its first block was, as large as its last one.
-    pub(super) fn taken_once(&self, events: &[Event]) -> Vec<Event> {
-        /// What becomes of an event.
-        enum Instead {
-            Nothing,
-            Of(Event),
-        }
+    /// The run with so many buffers for each chain, one after the other: each takes the place of an equal number of
+    /// blocks, and is allocated where the first of those was, as large as the last. One is a buffer of the last size.
+    pub(super) fn in_parts(&self, events: &[Event], parts: usize) -> Vec<Event> {
         let most = events.iter().filter_map(|event| match event {
             Event::Allocate { id, .. } => Some(*id),
             _ => None,
         });
         // Ids serve again while a buffer lives, so buffers have others.
         let mut id = most.max().unwrap_or(0);
-        let mut instead: FxHashMap<usize, Instead> = FxHashMap::default();
+        // What becomes of events of chains; `None` for nothing.
+        let mut instead: FxHashMap<usize, Option<Event>> = FxHashMap::default();
         for chain in &self.chains {
-            id = id.saturating_add(1);
-            let all = chain.born.iter().chain(&chain.freed);
-            instead.extend(all.map(|&at| (at, Instead::Nothing)));
-            if let Event::Allocate { stream, .. } = events[chain.born[0]] {
-                let size_bytes = chain.size_bytes;
-                instead.insert(chain.born[0], Instead::Of(Event::Allocate { id, size_bytes, stream }));
-            }
-            if let Some(at) = chain.last_free() {
-                instead.insert(at, Instead::Of(Event::Free { id }));
+            instead.extend(chain.born.iter().chain(&chain.freed).map(|&at| (at, None)));
+            let blocks = chain.born.len();
+            for part in 0..parts {
+                let (first, last) = (blocks * part / parts, blocks * (part + 1) / parts - 1);
+                id = id.saturating_add(1);
+                if let (Event::Allocate { stream, .. }, Event::Allocate { size_bytes, .. }) =
+                    (events[chain.born[first]], events[chain.born[last]])
+                {
+                    instead.insert(chain.born[first], Some(Event::Allocate { id, size_bytes, stream }));
+                }
+                if let Some(&at) = chain.freed.get(last) {
+                    instead.insert(at, Some(Event::Free { id }));
+                }
             }
         }
-        let event = |(at, &event): (usize, &Event)| match instead.get(&at) {
-            Some(Instead::Nothing) => None,
-            Some(Instead::Of(other)) => Some(*other),
-            None => Some(event),
-        };
+        let event = |(at, &event): (usize, &Event)| instead.get(&at).copied().unwrap_or(Some(event));
         // Completions tell nothing that replays look at, and may be of blocks that are no more.
         let all = events.iter().enumerate().filter_map(event);
         all.filter(|event| !matches!(event, Event::FreeCompleted { .. })).collect()

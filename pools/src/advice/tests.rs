@@ -320,6 +320,28 @@ fn caches_that_grow_by_being_made_anew_are_taken_once() {
 }
 
 #[test]
+fn caches_grow_in_steps_where_most_is_needed_before_they_are_large() {
+    // A prefill beside short caches needs most; caches of their last size beside it would need more.
+    let mut run = Run::default();
+    let mut caches: Vec<u64> = (0..8).map(|_| run.allocate(16 * MIB)).collect();
+    let prefill: Vec<u64> = (0..4).map(|_| run.allocate(60 * MIB)).collect();
+    prefill.into_iter().for_each(|id| run.free(id));
+    let size_of = |token: usize| 16 * MIB + token * 40 * 1024;
+    for token in 1..=100 {
+        for cache in &mut caches {
+            let longer = run.allocate(size_of(token));
+            run.free(std::mem::replace(cache, longer));
+        }
+    }
+    let advice = usual(&run.events);
+    assert_eq!(advice.recommendation.strategy, Strategy::GrowInSteps, "{advice}");
+    let (once, parts) = (advice.grown_once.unwrap(), advice.grown_in_parts.unwrap());
+    assert_eq!(once.peak_requested_bytes, 240 * MIB + 8 * size_of(100));
+    // 101 blocks each, a quarter of which are 25.
+    assert_eq!(parts.peak_requested_bytes, 240 * MIB + 8 * size_of(24));
+}
+
+#[test]
 fn sizes_that_rise_and_fall_are_no_growth() {
     for events in [repeated_step(), scattered_sizes(), survivors_in_large_blocks(), small_model()] {
         let share = usual(&events).growth.map_or(0.0, |growth| growth.share);

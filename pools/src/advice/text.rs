@@ -85,6 +85,7 @@ impl fmt::Display for Strategy {
             Self::Pool => "a pool",
             Self::StepPlan => "a pool with a planned step",
             Self::Preallocate => "a pool that takes its memory in advance",
+            Self::GrowInSteps => "buffers that grow in a few large steps, and a pool for the rest",
             Self::PreallocateGrowing => "buffers of their last size for what grows, and a pool for the rest",
         })
     }

@@ -29,6 +29,9 @@ pub(super) const STEPS_REPEAT: f64 = 0.5;
 /// Of all bytes asked for: where copies of growing buffers take more, making them anew is what the program does with
 /// memory, and each copy needs old and new at once.
 pub(super) const MUCH_GROWTH: f64 = 0.25;
+/// Steps in which a buffer grows where its last size from the start is too much: each copy is of a quarter, a half and three
+/// quarters, one and a half times the last size in all, and an eighth of it is unused on the way.
+pub(super) const GROWTH_PARTS: usize = 4;
 /// Of what is reserved: where more than this is stuck, it is more than a pool's margin (10% to 20%) makes up for.
 pub(super) const MUCH_STUCK: f64 = 0.1;
 /// Of requests: a cache that serves fewer maps memory as often as not.
