@@ -50,6 +50,8 @@ pub use error::{CandleError, Error, Result};
 pub use mempool_pools::cuda::set_event_reuse;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use mempool_pools::device::{OomReport, PoolDevice};
+/// Which strategy suits a run.
+pub use mempool_pools::advice;
 /// What lies where in all pools of the process, and the types that say it.
 pub use mempool_pools::snapshot;
 pub use mempool_pools::{

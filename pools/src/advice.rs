@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use self::decide::{Choice, Measure, Recommendation, Strategy};
-pub use self::figures::{Layout, advise_on_layout, advise_on_stats};
+pub use self::figures::{Layout, LayoutSegment, advise_on_layout, advise_on_stats};
 pub use self::finding::{Finding, Unknown};
 use self::growth::Grown;
 pub use self::growth::Growth;
@@ -161,7 +161,7 @@ pub struct Advice {
     pub repeats: Option<Repeats>,
     /// Buffers that grow by being allocated anew; of runs.
     pub growth: Option<Growth>,
-    /// The run with those taken once at their last size, under the policy that was chosen.
+    /// The run with those taken once at their last size, under the policy that was chosen, or the one that was best.
     pub grown_once: Option<Prediction>,
     /// The run with those made larger in four steps only, where once needs too much.
     pub grown_in_parts: Option<Prediction>,
@@ -275,16 +275,34 @@ fn advise_on_part(
     let growth = grown.growth();
     let (mut grown_once, mut grown_in_parts) = (None, None);
     if growth.is_some_and(|growth| growth.share >= thresholds::MUCH_GROWTH) {
+        let is_worth = |policy: &Prediction| {
+            decide::is_worth(policy.peak_reserved_bytes, &predictions, &choice, options)
+        };
         let in_parts = |parts| {
             let events = grown.in_parts(events, parts);
-            Prediction::of(&choice.conf, &events, &renumbered(&events), &device)
+            let small_ids = renumbered(&events);
+            let first = Prediction::of(&choice.conf, &events, &small_ids, &device)?;
+            if is_worth(&first) || choice.conf == choice.best_conf {
+                return Ok(first);
+            }
+            // What was as good for the run as it is may not be for this one.
+            let best = Prediction::of(&choice.best_conf, &events, &small_ids, &device)?;
+            let is_less = best.peak_reserved_bytes < first.peak_reserved_bytes;
+            Ok::<_, AdviceError>(if is_less { best } else { first })
         };
         let once = in_parts(1)?;
-        if !decide::is_worth(once.peak_reserved_bytes, &predictions, &choice, options) {
+        if !is_worth(&once) {
             grown_in_parts = Some(in_parts(thresholds::GROWTH_PARTS)?);
         }
         grown_once = Some(once);
     }
+    let choice = match grown_in_parts.as_ref().or(grown_once.as_ref()).filter(|grown| {
+        grown.conf == choice.best_conf
+            && decide::is_worth(grown.peak_reserved_bytes, &predictions, &choice, options)
+    }) {
+        Some(grown) => Choice { conf: grown.conf.clone(), value: choice.best_value, ..choice },
+        None => choice,
+    };
     begin("planned steps");
     let planned_steps = match repeats.steps {
         Some(steps) if steps.exact > 0.0 => PlannedSteps::of(events, &choice.conf.parse()?, &device)?,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
 
-use mempool_pools::advice::{Happening, Layout, Window};
+use mempool_pools::advice::{Happening, Layout, LayoutSegment, Window};
 use serde::Deserialize;
 
 use crate::trace::ReadError;
@@ -110,7 +110,8 @@ fn sorted(snapshot: Snapshot) -> Result<Vec<DeviceMemory>, ReadError> {
             }
             addr = addr.saturating_add(size as u64);
         }
-        layout.segments.push((segment.total_size, segment.is_expandable, used));
+        let (bytes, maps_pages) = (segment.total_size, segment.is_expandable);
+        layout.segments.push(LayoutSegment { bytes, maps_pages, used });
     }
     let mut found = Vec::new();
     let mut traces = snapshot.device_traces;
@@ -170,7 +171,8 @@ mod tests {
         let [DeviceMemory { device: 1, layout, window, dropped: 3 }] = &found[..] else {
             panic!("one device has memory: {found:?}")
         };
-        assert_eq!(layout.segments, [(41_943_040, false, vec![(1_000_000, 1_048_576), (500, 512)])]);
+        let used = vec![(1_000_000, 1_048_576), (500, 512)];
+        assert_eq!(layout.segments, [LayoutSegment { bytes: 41_943_040, maps_pages: false, used }]);
         use mempool_pools::arena::trace::Event;
         assert_eq!(
             window.events,

@@ -14,9 +14,19 @@ use super::{Advice, AdviceError, AdviceOptions, Evidence, Finding, Unknown};
 /// What lay where at one moment: segments, each with the blocks in it that are not free.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// Bytes of a segment, whether its pages are mapped one by one, and the blocks in it that are not free: bytes
-    /// requested, and bytes taken.
-    pub segments: Vec<(usize, bool, Vec<(usize, usize)>)>,
+    /// The segments, in any order.
+    pub segments: Vec<LayoutSegment>,
+}
+
+/// A segment of a [`Layout`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LayoutSegment {
+    /// Its bytes.
+    pub bytes: usize,
+    /// Whether its pages are mapped one by one, so that free ones can go elsewhere.
+    pub maps_pages: bool,
+    /// The blocks in it that are not free: bytes requested, and bytes taken.
+    pub used: Vec<(usize, usize)>,
 }
 
 /// Advice from what lies where. `allocations` are those that a history has, too few to replay.
@@ -31,7 +41,7 @@ pub fn advise_on_layout(
     let (mut reserved, mut requested, mut blocks) = (0, 0, 0);
     let mut buckets = [SizeBucket::default(); usize::BITS as usize];
     let mut stuck = Stuck::default();
-    for (segment_bytes, maps_pages, used) in &layout.segments {
+    for LayoutSegment { bytes: segment_bytes, maps_pages, used } in &layout.segments {
         reserved += segment_bytes;
         for &(requested_bytes, _) in used {
             requested += requested_bytes;

@@ -430,15 +430,20 @@ fn all_parts_are_told_of_before_they_are_done() {
 
 #[test]
 fn what_lies_where_tells_of_segments_that_small_blocks_keep() {
-    let stuck = (512 * MIB, false, vec![(2 * MIB, 2 * MIB)]);
-    let full = (64 * MIB, false, vec![(64 * MIB, 64 * MIB)]);
+    let segment = |bytes: usize, maps_pages: bool, used: usize| LayoutSegment {
+        bytes,
+        maps_pages,
+        used: vec![(used, used)],
+    };
+    let stuck = segment(512 * MIB, false, 2 * MIB);
+    let full = segment(64 * MIB, false, 64 * MIB);
     let layout = Layout { segments: vec![stuck, full.clone()] };
     let advice = advise_on_layout(&layout, 3, &AdviceOptions::default()).unwrap();
     assert_eq!(advice.recommendation.conf.as_deref(), Some("policy:pages,mode:moving"));
     assert_eq!(advice.stuck.unwrap().free_bytes, 510 * MIB);
     assert!(advice.unknown.contains(&Unknown::Lifetimes) && advice.to_string().contains("too few to replay"));
     // Where pages are mapped one by one, nothing is stuck.
-    let paged = Layout { segments: vec![(512 * MIB, true, vec![(500 * MIB, 500 * MIB)]), full] };
+    let paged = Layout { segments: vec![segment(512 * MIB, true, 500 * MIB), full] };
     let advice = advise_on_layout(&paged, 0, &AdviceOptions::default()).unwrap();
     assert_eq!((advice.stuck, advice.recommendation.conf.as_deref()), (None, Some("policy:pages")));
     assert!(matches!(advice.findings[0], Finding::Fine { .. }));
