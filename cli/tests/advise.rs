@@ -89,8 +89,8 @@ fn a_file_that_tells_nothing_keeps_nobody_from_the_others() {
 #[test]
 fn what_makes_no_sense_is_refused_before_anything_is_read() {
     for (arguments, expected) in [
-        (&["none.csv", "--duration", "-1"][..], "--duration -1 is not a number of seconds"),
-        (&["none.csv", "--duration", "0"], "--duration 0"),
+        (&["none.csv", "--duration=-1"][..], "--duration -1 is not a number of seconds"),
+        (&["none.csv", "--duration", "0"], "--duration 0 is not"),
         (&["none.csv", "--device-memory", "0"], "--device-memory 0"),
         (&["none.csv", "--device-memory", "much"], "--device-memory"),
         (&["-", "-"], "standard input"),
