@@ -8,6 +8,7 @@
 //! All of this is arithmetic on sizes: nothing here touches a pool but [`MemPool::advise`](crate::MemPool::advise), which
 //! hands over what its pool knows.
 
+mod apart;
 mod decide;
 mod figures;
 mod finding;
@@ -21,6 +22,7 @@ mod sizes;
 mod stuck;
 mod text;
 mod thresholds;
+mod unknown;
 mod window;
 
 use std::time::Duration;
@@ -34,7 +36,7 @@ use thiserror::Error;
 
 pub use self::decide::{Choice, Measure, Recommendation, Strategy};
 pub use self::figures::{Layout, LayoutSegment, advise_on_layout, advise_on_stats};
-pub use self::finding::{Finding, Unknown};
+pub use self::finding::Finding;
 use self::growth::Grown;
 pub use self::growth::Growth;
 pub use self::planned::{OfflinePlan, PlannedSteps};
@@ -43,6 +45,7 @@ pub use self::repeats::{Repeats, StepRepeats};
 pub use self::sizes::{SizeBucket, Sizes};
 pub use self::stuck::Stuck;
 pub use self::thresholds::FEW_REQUESTS;
+pub use self::unknown::Unknown;
 pub use self::window::{Happening, Window};
 
 /// The kind of memory that a run used.
@@ -313,7 +316,7 @@ fn advise_on_part(
     let rounded = |bytes: usize| bytes.max(1).next_multiple_of(device.granule_bytes);
     let preallocated_bytes = mempool_arena::trace::preallocated_bytes(events, rounded);
     begin("survivors apart");
-    let apart = decide::Apart::of(stuck.as_ref(), events, &device)?;
+    let apart = apart::Apart::of(stuck.as_ref(), events, &device)?;
     begin("the size of the pool");
     let pool_bytes = pool_bytes(events, &choice.conf, &device)?;
     let allocations = sizes.requests;
