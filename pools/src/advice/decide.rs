@@ -77,7 +77,7 @@ impl fmt::Display for Measure {
 pub struct Recommendation {
     /// What to do.
     pub strategy: Strategy,
-    /// The policy and its options, as [`Conf`] reads them; `None` without a pool.
+    /// The policy and its options, as [`Conf`](crate::Conf) reads them; `None` without a pool.
     pub conf: Option<String>,
     /// The environment variable that makes it so, `MEMPOOL_CONF=...`.
     pub environment: Option<String>,
