@@ -72,7 +72,7 @@ pub use placement::whole::{Reuse, Whole, WholeOptions};
 pub use placement::{LiveBlock, Placed, Placement};
 pub use policy::Policy;
 pub use range::AddressRange;
-pub use replay::{AtPeak, Replay, ReplayError, Totals};
+pub use replay::{AtPeak, Replay, ReplayDevice, ReplayError, ReplayTimes, Totals, renumbered};
 pub use request::Request;
 pub use size_index::{FreeEntry, SizeIndex};
 pub use sizing::{Margin, Size, Sizing, SizingError};

@@ -9,7 +9,9 @@ use std::fmt;
 
 use thiserror::Error;
 
+pub use self::device::ReplayDevice;
 use self::live::Live;
+pub use self::times::{ReplayTimes, renumbered};
 use crate::error::ArenaError;
 use crate::in_advance::take_for_a_start;
 use crate::placement::Placement;
@@ -322,6 +324,8 @@ impl fmt::Debug for Replay<'_> {
     }
 }
 
+mod device;
 mod live;
 #[cfg(test)]
 mod tests;
+mod times;

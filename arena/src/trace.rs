@@ -7,9 +7,14 @@
 //! | `c` | the free completed: its memory may be reused anywhere |
 //! | `s` | end of step `id` |
 
+mod preallocation;
+pub mod steps;
+
 use std::fmt;
 
 use thiserror::Error;
+
+pub use self::preallocation::preallocated_bytes;
 
 /// The first line of a trace.
 pub const HEADER: &str = "op,id,bytes,stream";

@@ -46,6 +46,8 @@ pub use captured::{CapturedStep, OutputCheck, Outputs, Verification};
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use cuda::{cuda_device, record_stream};
 pub use error::{CandleError, Error, Result};
+/// Which strategy suits a run.
+pub use mempool_pools::advice;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub use mempool_pools::cuda::set_event_reuse;
 #[cfg(all(feature = "cuda", target_os = "linux"))]

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::path::Path;
 
 use candle_core::Device;
+use mempool_pools::advice::{Advice, AdviceError, AdviceOptions};
 use mempool_pools::{Conf, Instrumented, Margin, Policy, PoolStats, ScopeGuard, Snapshot, Violation};
 
 use crate::device::Backing;
@@ -131,6 +132,15 @@ impl MemPool {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.pool.snapshot()
+    }
+
+    /// What suits what the pool was used for, from its history or its counters: see
+    /// [`mempool_pools::MemPool::advise`].
+    ///
+    /// # Errors
+    /// [`AdviceError::Empty`] when the pool was not used.
+    pub fn advise(&self, options: &AdviceOptions) -> std::result::Result<Advice, AdviceError> {
+        self.pool.advise(options)
     }
 
     /// Forgets the peaks of all figures.

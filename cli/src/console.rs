@@ -23,6 +23,14 @@ pub(crate) fn explain(error: &anyhow::Error) -> String {
     })
 }
 
+/// Whether results could not be written because nobody reads them any more.
+pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
 /// Tells what is no result.
 pub(crate) fn tell(message: impl Display) {
     // Standard error may be closed; there is nobody to be told about that.

@@ -4,9 +4,8 @@ use std::io::{BufRead as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use mempool_cli::replay::{self, Options};
 use mempool_cli::trace;
-use mempool_pools::arena::{Conf, Policy};
+use mempool_pools::arena::{Conf, Policy, ReplayDevice};
 use mempool_pools::diagnosis::{Diagnosis, Finding, Severity, diagnose_replay};
 use mempool_pools::snapshot::Snapshot;
 use serde::Serialize;
@@ -76,12 +75,12 @@ struct Report<'a> {
 pub(crate) fn run(args: &Args) -> Result<()> {
     input::check(&args.inputs)?;
     let conf = args.conf.parse::<Conf>()?.with_policy(args.policy);
-    let options = Options { conf, limit_bytes: args.limit, ..Options::default() };
+    let device = ReplayDevice { capacity_bytes: args.limit, ..ReplayDevice::default() };
     let console = Console::new()?;
     let mut failures = 0;
     for path in &args.inputs {
-        let diagnosis =
-            diagnose(path, &options, &console).with_context(|| format!("reading {}", input::described(path)));
+        let diagnosis = diagnose(path, &device, &conf, &console)
+            .with_context(|| format!("reading {}", input::described(path)));
         match diagnosis {
             Ok(diagnosis) => print(&input::name(path), &diagnosis, args, &console)?,
             Err(error) => {
@@ -95,16 +94,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn diagnose(path: &Path, options: &Options, console: &Console) -> Result<Diagnosis> {
+fn diagnose(path: &Path, device: &ReplayDevice, conf: &Conf, console: &Console) -> Result<Diagnosis> {
     let mut source = trace::decompressed(input::open(path, console)?)?;
-    if matches!(source.fill_buf()?.first(), Some(0x80 | b'{')) {
+    if matches!(source.fill_buf()?.first(), Some(&(trace::PICKLE_MAGIC | b'{'))) {
         let snapshot = Snapshot::read(source)?;
         return Ok(console.wait_for(|| snapshot.diagnose()));
     }
     let trace = trace::parse(source)?;
     input::tell_left_out(path, &trace, console);
     console.begin(format!("replaying {}", input::described(path)), 0);
-    let replay = replay::replay_of(options)?;
+    let replay = device.replay(conf)?;
     Ok(console.wait_for(|| diagnose_replay(replay, &trace.events))?)
 }
 

@@ -4,9 +4,10 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use bytesize::ByteSize;
 use mempool_cli::trace::{self, Trace};
+use mempool_pools::arena::CostModel;
 
 use crate::console::Console;
 
@@ -67,6 +68,15 @@ pub(crate) fn tell_left_out(path: &Path, trace: &Trace, console: &Console) {
         let count = trace.unknown_frees;
         console.tell(format_args!("{}: {count} frees of earlier allocations left out", described(path)));
     }
+}
+
+/// What calls take, from a JSON file.
+pub(crate) fn costs(path: &Path) -> Result<CostModel> {
+    let read = || {
+        let costs: CostModel = serde_json::from_reader(File::open(path)?)?;
+        costs.checked().map_err(|problem| anyhow!(problem))
+    };
+    read().with_context(|| format!("reading {}", path.display()))
 }
 
 /// A number of bytes that was given, with or without a unit.

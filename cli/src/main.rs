@@ -1,5 +1,6 @@
 //! `mempool`: tools for recorded allocation traces and memory snapshots.
 
+mod advise_command;
 mod console;
 mod doctor_command;
 mod input;
@@ -9,7 +10,6 @@ mod report_command;
 mod size_command;
 mod tables_command;
 
-use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -43,6 +43,12 @@ enum Command {
     ///
     /// What is printed holds a run whose sizes are 5% larger, too.
     Size(size_command::Args),
+    /// Say which way to handle memory suits recorded runs, how to ask for it, and which figures say so.
+    ///
+    /// Each run is replayed under every policy. From that, from the sizes that come again, and from what planning would
+    /// make of it follow a strategy (a pool, a planned step, memory taken in advance, no pool at all), the option and the
+    /// call that make it so, and the size of the pool. Snapshots with too little history get advice from what lies where.
+    Advise(advise_command::Args),
     /// Find offsets for buffers whose lifetimes are known, such that the highest end is as low as possible.
     ///
     /// Buffers that live at one time share no byte. Quick plans are made first, which take milliseconds for some
@@ -60,23 +66,17 @@ fn main() -> ExitCode {
         Command::Tables(args) => tables_command::run(&args),
         Command::Doctor(args) => doctor_command::run(&args),
         Command::Size(args) => size_command::run(&args),
+        Command::Advise(args) => advise_command::run(&args),
         Command::Plan(args) => plan_command::run(&args),
         Command::Report(args) => report_command::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever reads the output has had enough.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if console::is_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
             console::tell(console::explain(&error));
             ExitCode::FAILURE
         }
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -1,7 +1,8 @@
 //! Planning offsets for what files tell: buffers with lifetimes, or the steps of recorded traces.
 
 pub mod buffers;
-pub mod steps;
+/// Sorting traces by steps.
+pub use mempool_pools::arena::trace::steps;
 
 use std::time::Instant;
 

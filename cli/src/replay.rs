@@ -2,13 +2,11 @@
 
 use mempool_pools::arena::trace::Event;
 use mempool_pools::arena::{
-    BUCKET_COUNT, BucketStats, Conf, ConfError, CostModel, Policy, Replay, ReplayError, Setting,
-    SimulatedUpstream,
+    BUCKET_COUNT, BucketStats, Conf, ConfError, CostModel, Replay, ReplayDevice, ReplayError, ReplayTimes,
+    renumbered,
 };
 use serde::Serialize;
 use thiserror::Error;
-
-use crate::times::{Times, renumbered};
 
 /// How a trace is replayed.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -81,13 +79,6 @@ pub struct Report {
     pub buckets: [BucketStats; BUCKET_COUNT],
 }
 
-/// The unit of what can be mapped.
-pub(crate) const PAGE_BYTES: usize = 2 << 20;
-/// Address space of a range: policies that have one range for each kind of request never need a second.
-const RANGE_BYTES: usize = 1 << (if usize::BITS == 64 { 38 } else { 26 });
-/// What sizes are rounded to, as CUDA's own calls do, twice.
-pub(crate) const GRANULE_BYTES: usize = 512;
-
 /// Replays a trace. `advanced` is told now and then of how many events were done.
 ///
 /// # Errors
@@ -100,7 +91,7 @@ pub fn replay(
 ) -> Result<Report, Error> {
     /// Events between two calls of `advanced`, which may cost as much as some of them.
     const PART: usize = 1 << 16;
-    let capacity = options.limit_bytes.unwrap_or(usize::MAX);
+    let capacity = options.limit_bytes;
     let mut replay = new_replay(options, capacity)?;
     for part in events.chunks(PART) {
         for &event in part {
@@ -110,7 +101,7 @@ pub fn replay(
     }
     let (stats, totals, at_peak) = (replay.stats(), replay.totals(), replay.at_peak());
     let counters = replay.upstream().counters();
-    let times = Times::measure(&renumbered(events), || new_replay(options, capacity))?;
+    let times = ReplayTimes::measure::<Error>(&renumbered(events), || Ok(new_replay(options, capacity)?))?;
     Ok(Report {
         trace: name.to_owned(),
         policy: options.conf.policy().to_string(),
@@ -144,32 +135,9 @@ fn steps(events: &[Event], marked: u64) -> u64 {
     marked + u64::from(goes_on)
 }
 
-/// A replay of nothing yet, as the options have it.
-///
-/// # Errors
-/// [`ConfError`] for options that make no sense.
-pub fn replay_of(options: &Options) -> Result<Replay<'_>, ConfError> {
-    new_replay(options, options.limit_bytes.unwrap_or(usize::MAX))
-}
-
-fn new_replay(options: &Options, capacity_bytes: usize) -> Result<Replay<'_>, ConfError> {
-    let upstream = SimulatedUpstream::builder()
-        .page_bytes(PAGE_BYTES)
-        .capacity_bytes(capacity_bytes)
-        .handles(options.conf.policy() != Policy::Buddy)
-        .falling_addresses(true)
-        .costs(options.costs.clone())
-        .lag(options.lag)
-        .build();
-    let setting = Setting { granule_bytes: GRANULE_BYTES, range_bytes: RANGE_BYTES, ..Setting::default() };
-    // Options that make no sense are found before the first allocation.
-    options.conf.placement(setting)?;
-    let make = move || match options.conf.placement(setting) {
-        Ok(placement) => Ok(placement),
-        Err(ConfError::Refused(error)) => Err(error),
-        Err(other) => unreachable!("checked above: {other}"),
-    };
-    Ok(Replay::new(upstream, make))
+fn new_replay(options: &Options, capacity_bytes: Option<usize>) -> Result<Replay<'_>, ConfError> {
+    let (lag, costs) = (options.lag, options.costs.clone());
+    ReplayDevice { capacity_bytes, lag, costs, ..ReplayDevice::default() }.replay(&options.conf)
 }
 
 /// The smallest device on which the trace completes, to a page: at least what is live at most, and at
@@ -180,8 +148,9 @@ fn min_capacity(
     live_bytes: usize,
     reserved_bytes: usize,
 ) -> Result<usize, Error> {
+    let page_bytes = ReplayDevice::default().page_bytes;
     let completes = |pages: usize| -> Result<bool, Error> {
-        let mut replay = new_replay(options, pages * PAGE_BYTES)?;
+        let mut replay = new_replay(options, Some(pages * page_bytes))?;
         for &event in events {
             match replay.apply(event) {
                 Ok(()) => {}
@@ -191,10 +160,10 @@ fn min_capacity(
         }
         Ok(true)
     };
-    let (mut low, mut high) = (live_bytes.div_ceil(PAGE_BYTES), reserved_bytes.div_ceil(PAGE_BYTES));
+    let (mut low, mut high) = (live_bytes.div_ceil(page_bytes), reserved_bytes.div_ceil(page_bytes));
     while low < high {
         let middle = low + (high - low) / 2;
         if completes(middle)? { high = middle } else { low = middle + 1 }
     }
-    Ok(high * PAGE_BYTES)
+    Ok(high * page_bytes)
 }

@@ -1,8 +1,7 @@
 //! `mempool replay`.
 
-use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use mempool_cli::replay::{self, Options, Report};
@@ -66,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ensure!(seconds.is_finite() && seconds > 0.0, "--duration {seconds} is not a number of seconds");
     }
     let costs = match &args.costs {
-        Some(path) => read_costs(path).with_context(|| format!("reading {}", path.display()))?,
+        Some(path) => input::costs(path)?,
         None => CostModel::default(),
     };
     let confs = confs(args)?;
@@ -125,11 +124,6 @@ fn confs(args: &Args) -> Result<Vec<Conf>> {
         names => names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?,
     };
     Ok(names.into_iter().map(|policy| conf.clone().with_policy(policy)).collect())
-}
-
-fn read_costs(path: &Path) -> Result<CostModel> {
-    let costs: CostModel = serde_json::from_reader(fs::File::open(path)?)?;
-    costs.checked().map_err(|problem| anyhow!(problem))
 }
 
 fn print_header(out: &mut dyn Write) -> io::Result<()> {

@@ -6,11 +6,10 @@
 mod claims;
 mod markdown;
 
-use mempool_pools::arena::trace::Event;
-use mempool_pools::arena::{Conf, ConfError};
+use mempool_pools::arena::trace::{Event, preallocated_bytes};
+use mempool_pools::arena::{Conf, ConfError, ReplayDevice};
 
-use crate::preallocation;
-use crate::replay::{self, Error, GRANULE_BYTES, Options, PAGE_BYTES, Report};
+use crate::replay::{self, Error, Options, Report};
 
 /// A policy with its options.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,9 +88,9 @@ impl Column {
             let options = Options { conf: row.conf.clone(), min_capacity, ..Options::default() };
             reports.push(replay::replay(trace, events, &options, &mut advanced)?);
         }
-        let rounded = |bytes: usize| bytes.max(1).next_multiple_of(GRANULE_BYTES);
-        let needed = preallocation::needed_bytes(events, rounded);
-        let preallocated_bytes = needed.next_multiple_of(PAGE_BYTES);
+        let ReplayDevice { granule_bytes, page_bytes, .. } = ReplayDevice::default();
+        let rounded = |bytes: usize| bytes.max(1).next_multiple_of(granule_bytes);
+        let preallocated_bytes = preallocated_bytes(events, rounded).next_multiple_of(page_bytes);
         Ok(Self { trace: trace.to_owned(), reports, preallocated_bytes })
     }
 

@@ -25,7 +25,7 @@ use crate::lines::{LineError, Lines, shortened};
 /// The bytes that a gzip file begins with.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// The byte that a pickle of protocol 2 or later begins with.
-const PICKLE_MAGIC: u8 = 0x80;
+pub const PICKLE_MAGIC: u8 = 0x80;
 
 /// A trace that cannot be read.
 #[derive(Debug, Error)]

@@ -26,6 +26,7 @@
 //!
 //! Unix only. Elsewhere everything compiles and passes through to the inner allocator.
 
+pub mod advice;
 mod allocator;
 mod blocks;
 mod buffer;

@@ -20,6 +20,7 @@ pub(crate) use collect::Collector;
 pub use compare::Growth;
 pub use file::SnapshotError;
 pub use frames::{Frame, Stack};
+pub(crate) use trace::stream as stream_number;
 pub use trace::{Action, TraceEntry};
 
 /// What lies where in pools at one moment.

@@ -1,5 +1,6 @@
 //! What pools promise, run over each inner allocator.
 
+mod advice;
 mod allocator;
 mod buffer_sets;
 mod buffers;

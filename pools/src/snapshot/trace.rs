@@ -100,7 +100,7 @@ impl Action {
 pub(super) const NO_CONTEXT: &str = "N/A";
 
 /// A stream by number, 0 where there is none.
-pub(super) fn stream(order: Option<Owner>) -> u64 {
+pub(crate) fn stream(order: Option<Owner>) -> u64 {
     match order {
         Some(Owner::Stream(id)) => id.0,
         Some(Owner::Capture(id, ..)) => id.0,

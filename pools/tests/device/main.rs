@@ -2,6 +2,7 @@
 
 mod support;
 
+mod advice;
 mod basics;
 mod buffer_sets;
 mod buffers;

@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use crate::suite::{BIG, memory_viz};
 
 /// There is one history in a process.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }

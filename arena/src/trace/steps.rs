@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use mempool_pools::arena::plan::Buffer;
-use mempool_pools::arena::trace::Event;
 use thiserror::Error;
+
+use crate::plan::Buffer;
+use crate::trace::Event;
 
 /// A step's buffers. Times are the numbers of the trace's events, counted from 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What the bookkeeping of a replay takes.
+//! What the bookkeeping of a policy takes, as replays of a trace tell.
 //!
 //! Other programs interrupt the one that is measured, and nothing makes it faster than it is. So each time is
 //! the shortest of a few runs.
@@ -6,10 +6,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use mempool_pools::arena::Replay;
-use mempool_pools::arena::trace::Event;
-
-use crate::replay::Error;
+use super::{Replay, ReplayError};
+use crate::trace::Event;
 
 /// Runs of one kind at most: a short trace needs many until one is not interrupted,
 const RUNS: usize = 100;
@@ -18,29 +16,33 @@ const LONG_ENOUGH: Duration = Duration::from_millis(500);
 
 /// Times of an allocation or a free, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Times {
+pub struct ReplayTimes {
     /// The mean.
-    pub(crate) mean_ns: f64,
+    pub mean_ns: f64,
     /// 99.9% take no longer.
-    pub(crate) p999_ns: f64,
+    pub p999_ns: f64,
     /// The slowest.
-    pub(crate) slowest_ns: f64,
+    pub slowest_ns: f64,
 }
 
-impl Times {
-    /// Replays a trace that is known to be served, several times, each time by a replay that `new_replay`
-    /// makes: once to see what all of it takes, and once to see what each event takes.
-    pub(crate) fn measure<'a, E: Into<Error>>(
+impl ReplayTimes {
+    /// The mean alone, in nanoseconds, by replays that `new_replay` makes: as many as fit into a budget, one at least.
+    /// The trace has [small ids](renumbered).
+    ///
+    /// # Errors
+    /// Those of `new_replay`, and [`ReplayError`] on a trace that is not served.
+    pub fn mean_ns<'a, E: From<ReplayError>>(
         events: &[Event],
+        budget: Duration,
         new_replay: impl Fn() -> Result<Replay<'a>, E>,
-    ) -> Result<Self, Error> {
+    ) -> Result<f64, E> {
         let operations = events.iter().filter(|event| is_operation(event)).count();
         if operations == 0 {
-            return Ok(Self::default());
+            return Ok(0.0);
         }
         let mut shortest = Duration::MAX;
-        repeat(|| {
-            let mut replay = new_replay().map_err(Into::into)?.without_totals();
+        repeat(budget, || -> Result<(), E> {
+            let mut replay = new_replay()?.without_totals();
             let start = Instant::now();
             for &event in events {
                 replay.apply(event)?;
@@ -48,9 +50,25 @@ impl Times {
             shortest = shortest.min(start.elapsed());
             Ok(())
         })?;
+        Ok(shortest.as_nanos() as f64 / operations as f64)
+    }
+
+    /// Replays a trace that is known to be served, and has [small ids](renumbered), several times, each time by a
+    /// replay that `new_replay` makes: once to see what all of it takes, and once to see what each event takes.
+    ///
+    /// # Errors
+    /// As [`mean_ns`](Self::mean_ns).
+    pub fn measure<'a, E: From<ReplayError>>(
+        events: &[Event],
+        new_replay: impl Fn() -> Result<Replay<'a>, E>,
+    ) -> Result<Self, E> {
+        if !events.iter().any(is_operation) {
+            return Ok(Self::default());
+        }
+        let mean_ns = Self::mean_ns(events, LONG_ENOUGH, &new_replay)?;
         let mut each = vec![u32::MAX; events.len()];
-        repeat(|| {
-            let mut replay = new_replay().map_err(Into::into)?.without_totals();
+        repeat(LONG_ENOUGH, || -> Result<(), E> {
+            let mut replay = new_replay()?.without_totals();
             for (&event, shortest) in events.iter().zip(&mut each) {
                 let start = Instant::now();
                 replay.apply(event)?;
@@ -69,18 +87,18 @@ impl Times {
         let (_, p999, slower) = each.select_nth_unstable(at);
         let slowest = slower.iter().copied().max().unwrap_or(*p999);
         Ok(Self {
-            mean_ns: shortest.as_nanos() as f64 / operations as f64,
+            mean_ns,
             p999_ns: (f64::from(*p999) - clock).max(0.0),
             slowest_ns: (f64::from(slowest) - clock).max(0.0),
         })
     }
 }
 
-fn repeat(mut run: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+fn repeat<E>(budget: Duration, mut run: impl FnMut() -> Result<(), E>) -> Result<(), E> {
     let start = Instant::now();
     for _ in 0..RUNS {
         run()?;
-        if start.elapsed() > LONG_ENOUGH {
+        if start.elapsed() > budget {
             break;
         }
     }
@@ -92,8 +110,12 @@ fn is_operation(event: &Event) -> bool {
 }
 
 /// The events with the smallest ids that tell live allocations apart: looking up long ids takes time that
-/// is the replay's, not the policy's. The trace is known to be valid.
-pub(crate) fn renumbered(events: &[Event]) -> Vec<Event> {
+/// is the replay's, not the policy's.
+///
+/// # Panics
+/// On a trace that frees what is not live: replay it first.
+#[must_use]
+pub fn renumbered(events: &[Event]) -> Vec<Event> {
     let mut numbers: HashMap<u64, u64> = HashMap::new();
     let mut unused: Vec<u64> = Vec::new();
     let mut next = 0;
@@ -107,7 +129,7 @@ pub(crate) fn renumbered(events: &[Event]) -> Vec<Event> {
             Event::Allocate { id: number, size_bytes, stream }
         }
         Event::Free { id } => {
-            let number = numbers.remove(&id).expect("the trace is valid");
+            let number = numbers.remove(&id).expect("what is freed is live");
             unused.push(number);
             Event::Free { id: number }
         }
