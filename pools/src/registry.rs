@@ -11,7 +11,7 @@ use crate::device::{self, Inner as Platform};
 use crate::error::PoolError;
 use crate::lock::Lock;
 use crate::options::PoolOptions;
-use crate::slot::{Setup, Slot};
+use crate::slot::{self, Setup, Slot};
 use crate::{environment, history, os, recording, region, thread_state};
 
 /// The most pools that can exist at once. Each takes at least two parts of the region, so
@@ -226,6 +226,7 @@ extern "C" fn before_fork() {
     REGISTRY.hold_for_fork();
     platforms().for_each(device::hold_for_fork);
     slots().for_each(|slot| slot.lock_for_fork().hold_for_fork());
+    slot::lock_past_for_fork().hold_for_fork();
     region::HOST.lock_for_fork().hold_for_fork();
     recording::lock_for_fork().hold_for_fork();
     history::lock_for_fork().hold_for_fork();
@@ -242,6 +243,8 @@ extern "C" fn after_fork() {
     unsafe { recording::lock_for_fork().release_after_fork() };
     // SAFETY: as above.
     unsafe { region::HOST.lock_for_fork().release_after_fork() };
+    // SAFETY: as above.
+    unsafe { slot::lock_past_for_fork().release_after_fork() };
     for slot in slots() {
         // SAFETY: as above.
         unsafe { slot.lock_for_fork().release_after_fork() };

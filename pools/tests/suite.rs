@@ -14,6 +14,7 @@ mod recount;
 mod scopes;
 mod sizing;
 mod snapshots;
+mod statistics;
 mod steps;
 mod threads;
 

@@ -21,6 +21,7 @@ mod recorded;
 mod recording;
 mod shortage;
 mod sizing;
+mod statistics;
 mod steps;
 
 #[path = "../recount.rs"]
