@@ -46,6 +46,7 @@ pub(crate) use upstream::Taking;
 
 use crate::builder::MemPoolBuilder;
 use crate::error::PoolError;
+use crate::monitor;
 use crate::pool::MemPool;
 use crate::recording::{self, Scope, TraceRecording};
 use crate::registry;
@@ -114,6 +115,7 @@ impl PoolDevice {
         inside(|| {
             recording::mark_step(Some(self.state.id));
             self.state.mark_step();
+            monitor::step_ends(Some(self.state.id));
         });
     }
 

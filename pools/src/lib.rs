@@ -41,6 +41,7 @@ mod host_copy;
 mod host_upstream;
 mod instrument;
 mod lock;
+mod monitor;
 mod options;
 mod os;
 mod pool;
@@ -72,6 +73,7 @@ pub use mempool_arena::{
     ArenaError, BucketStats, ClassStats, Compaction, Conf, ConfError, HeapStats, Margin, Mode, Policy,
     SizeClass, Stat, Stats, StepArena, StepArenaError, StepPlanStats, Violation, bucket_of,
 };
+pub use monitor::{Monitor, MonitorBuilder, metrics, write_prometheus};
 pub use options::PoolOptions;
 pub use pool::{MemPool, with_pool};
 pub use process::{

@@ -12,7 +12,7 @@ use crate::slot::{self, Slot};
 use crate::snapshot::{Collector, Snapshot};
 use crate::stats::{GroupStats, MemoryStats, SummaryRows};
 use crate::thread_state::inside;
-use crate::{allocator, registry};
+use crate::{allocator, monitor, registry};
 
 static STEP: AtomicU64 = AtomicU64::new(0);
 
@@ -53,6 +53,7 @@ pub fn mark_step() -> u64 {
         recording::mark_step(None);
         registry::slots().for_each(Slot::mark_step);
         registry::platforms().flat_map(Platform::devices).for_each(DeviceState::mark_step);
+        monitor::step_ends(None);
     });
     STEP.fetch_add(1, Ordering::Relaxed) + 1
 }

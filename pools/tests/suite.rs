@@ -6,6 +6,7 @@ mod buffers;
 mod contents;
 mod history;
 mod lifetime;
+mod monitor;
 #[path = "recorded.rs"]
 mod recorded;
 mod recording;
