@@ -7,7 +7,7 @@ use crate::error::UpstreamError;
 use crate::holes::Holes;
 use crate::invariant::Violation;
 use crate::range::AddressRange;
-use crate::stats::Stat;
+use crate::stats::{SizeClass, Stats};
 use crate::upstream::Upstream;
 
 /// A used part.
@@ -16,10 +16,18 @@ pub(crate) struct Place {
     /// Its addresses, whole pages.
     pub(crate) range: AddressRange,
     /// What was reserved for it alone, where ranges are memory.
-    own: Option<AddressRange>,
+    own: Option<(AddressRange, SizeClass)>,
 }
 
-/// The ranges of one placement. How many there are is counted in the figure that each call is given.
+impl Place {
+    /// The class of the range that was reserved for it alone, if there is one.
+    pub(crate) fn own_class(self) -> Option<SizeClass> {
+        self.own.map(|(_, class)| class)
+    }
+}
+
+/// The ranges of one placement. How many there are is counted in the figures that each call is given: a range
+/// of a place's own is of the place's class, and others, which hold places of both, are large.
 #[derive(Debug)]
 pub(crate) struct AddressSpace {
     range_bytes: usize,
@@ -33,7 +41,7 @@ impl AddressSpace {
         Self { range_bytes, whole_ranges, holes: Holes::default() }
     }
 
-    /// A place of `len` bytes, whole pages, aligned to `align`. Nothing of it is mapped.
+    /// A place of `len` bytes, whole pages, aligned to `align`, for memory of this class. Nothing of it is mapped.
     ///
     /// # Errors
     /// Those of [`Upstream::reserve`].
@@ -41,16 +49,17 @@ impl AddressSpace {
         &mut self,
         len: usize,
         align: usize,
+        class: SizeClass,
         upstream: &mut dyn Upstream,
-        range_count: &mut Stat,
+        stats: &mut Stats,
     ) -> Result<Place, UpstreamError> {
         let page_bytes = upstream.page_bytes();
         let padded = len.saturating_add(align.saturating_sub(page_bytes));
         if self.whole_ranges {
             let own = upstream.reserve(padded)?;
-            range_count.increase(1);
+            stats.count_segment(class);
             let start = own.start.next_multiple_of(align);
-            return Ok(Place { range: AddressRange::new(start, len), own: Some(own) });
+            return Ok(Place { range: AddressRange::new(start, len), own: Some((own, class)) });
         }
         if let Some(range) = self.holes.take(len, align) {
             return Ok(Place { range, own: None });
@@ -59,32 +68,32 @@ impl AddressSpace {
         let range = upstream
             .reserve(wanted)
             .or_else(|error| if wanted > padded { upstream.reserve(padded) } else { Err(error) })?;
-        range_count.increase(1);
+        stats.count_segment(SizeClass::Large);
         self.holes.add_range(range);
         let range = self.holes.take(len, align).expect("the new range holds it");
         Ok(Place { range, own: None })
     }
 
     /// Takes a place back of which nothing is mapped.
-    pub(crate) fn give(&mut self, place: Place, upstream: &mut dyn Upstream, range_count: &mut Stat) {
-        let Some(own) = place.own else {
+    pub(crate) fn give(&mut self, place: Place, upstream: &mut dyn Upstream, stats: &mut Stats) {
+        let Some((own, class)) = place.own else {
             self.holes.give(place.range);
             return;
         };
-        if upstream.release(own).is_ok() {
-            range_count.decrease(1);
-        } else {
-            // It is tried again by `release_unused`.
+        stats.count_segment_end(class);
+        if upstream.release(own).is_err() {
+            // It is tried again by `release_unused`, and holds places of both classes until then.
+            stats.count_segment(SizeClass::Large);
             self.holes.add_range(own);
         }
     }
 
     /// Gives ranges back of which nothing is used. Those that upstream refuses stay until the next try.
-    pub(crate) fn release_unused(&mut self, upstream: &mut dyn Upstream, range_count: &mut Stat) {
+    pub(crate) fn release_unused(&mut self, upstream: &mut dyn Upstream, stats: &mut Stats) {
         for range in self.holes.unused_ranges() {
             if upstream.release(range).is_ok() {
                 self.holes.remove_range(range);
-                range_count.decrease(1);
+                stats.count_segment_end(SizeClass::Large);
             }
         }
     }

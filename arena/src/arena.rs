@@ -11,7 +11,7 @@ use crate::layout::{LaidOut, MappedSegment, Usage, lay_out};
 use crate::placement::{LiveBlock, Placed, Placement};
 use crate::range::AddressRange;
 use crate::request::Request;
-use crate::stats::Stats;
+use crate::stats::{SizeClass, Stats};
 use crate::step_plan::StepPlans;
 use crate::upstream::Upstream;
 
@@ -221,7 +221,7 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         let buffers = self.steps.free_buffers().chain(self.heaps.free_buffers());
         let buffers = buffers.map(|range| LaidOut { range, usage: Usage::Kept { buffer_bytes: range.len } });
         let inner = inner.chain(self.heaps.live_blocks().map(LaidOut::from)).chain(buffers);
-        lay_out(self.placement.mapped_ranges(), self.maps_pages(), owned.collect(), inner.collect())
+        lay_out(self.placement.mapped_by_class(), self.maps_pages(), owned.collect(), inner.collect())
     }
 
     /// See [`Placement::maps_pages`].
@@ -242,9 +242,20 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
         self.stats().external_fragmentation(self.largest_free_bytes())
     }
 
+    /// The class of the segment that the block at `addr` lies in, which is the placement's own.
+    #[must_use]
+    pub fn class_of_block(&self, addr: usize) -> SizeClass {
+        self.placement.class_of_block(addr)
+    }
+
     /// Forgets all peaks.
     pub fn reset_peaks(&mut self) {
         self.placement.stats_mut().reset_peaks();
+    }
+
+    /// See [`Stats::reset_accumulated`].
+    pub fn reset_accumulated(&mut self) {
+        self.placement.stats_mut().reset_accumulated();
     }
 
     /// See [`Placement::validate`].

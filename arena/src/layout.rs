@@ -2,6 +2,7 @@
 
 use crate::placement::{LiveBlock, Placement};
 use crate::range::AddressRange;
+use crate::stats::SizeClass;
 
 /// A stretch of mapped memory that has one use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,11 +39,14 @@ pub enum Usage {
     Free,
 }
 
-/// A segment, cut into stretches in order of address; where memory is mapped by pages, all that is mapped without gaps.
+/// A segment of one class, cut into stretches in order of address; where memory is mapped by pages, all that is mapped without
+/// gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MappedSegment {
     /// All of it.
     pub range: AddressRange,
+    /// What its blocks are counted as.
+    pub class: SizeClass,
     /// Its parts, which cover it.
     pub parts: Vec<LaidOut>,
 }
@@ -51,19 +55,19 @@ pub struct MappedSegment {
 #[must_use]
 pub fn layout_of(placement: &dyn Placement) -> Vec<MappedSegment> {
     let owned = placement.live_blocks().into_iter().map(|block| (block, false)).collect();
-    lay_out(placement.mapped_ranges(), placement.maps_pages(), owned, Vec::new())
+    lay_out(placement.mapped_by_class(), placement.maps_pages(), owned, Vec::new())
 }
 
 /// Cuts `mapped` into segments by the blocks in it; ranges that follow each other are one segment if it `grows`. `owned` are the placement's own blocks, each with whether steps or
 /// buffers keep it; `inner` is what lies in those.
 pub(crate) fn lay_out(
-    mut mapped: Vec<AddressRange>,
+    mut mapped: Vec<(AddressRange, SizeClass)>,
     grows: bool,
     owned: Vec<(LiveBlock, bool)>,
     mut inner: Vec<LaidOut>,
 ) -> Vec<MappedSegment> {
-    mapped.retain(|range| !range.is_empty());
-    mapped.sort();
+    mapped.retain(|(range, _)| !range.is_empty());
+    mapped.sort_by_key(|(range, _)| *range);
     let mut used: Vec<LaidOut> =
         owned.iter().filter(|(_, is_kept)| !is_kept).map(|(block, _)| LaidOut::from(*block)).collect();
     inner.sort_by_key(|part| part.range);
@@ -81,7 +85,7 @@ pub(crate) fn lay_out(
     used.sort_by_key(|part| part.range);
     let mut used = used.into_iter().peekable();
     let mut segments: Vec<MappedSegment> = Vec::new();
-    for range in if grows { join(mapped) } else { mapped } {
+    for (range, class) in if grows { join(mapped) } else { mapped } {
         let mut parts = Vec::new();
         let mut at = range.start;
         while let Some(part) = used.next_if(|part| part.range.start < range.end()) {
@@ -95,18 +99,18 @@ pub(crate) fn lay_out(
         if at < range.end() {
             parts.push(LaidOut { range: AddressRange::between(at, range.end()), usage: Usage::Free });
         }
-        segments.push(MappedSegment { range, parts });
+        segments.push(MappedSegment { range, class, parts });
     }
     segments
 }
 
-/// Ranges that follow each other without a gap become one.
-fn join(sorted: Vec<AddressRange>) -> Vec<AddressRange> {
-    let mut joined: Vec<AddressRange> = Vec::new();
-    for range in sorted {
+/// Ranges of one class that follow each other without a gap become one.
+fn join(sorted: Vec<(AddressRange, SizeClass)>) -> Vec<(AddressRange, SizeClass)> {
+    let mut joined: Vec<(AddressRange, SizeClass)> = Vec::new();
+    for (range, class) in sorted {
         match joined.last_mut() {
-            Some(last) if last.end() == range.start => last.len += range.len,
-            _ => joined.push(range),
+            Some((last, of_last)) if last.end() == range.start && *of_last == class => last.len += range.len,
+            _ => joined.push((range, class)),
         }
     }
     joined
@@ -132,6 +136,7 @@ mod tests {
             AddressRange::new(200, 50),
             AddressRange::new(900, 0),
         ];
+        let mapped: Vec<_> = mapped.into_iter().map(|range| (range, SizeClass::Large)).collect();
         // One block lies over the border of two mapped ranges, a kept one has a live one in it.
         let owned = vec![(block(190, 20, 15), false), (block(310, 60, 60), true), (block(100, 10, 1), false)];
         let buffer = LaidOut { range: AddressRange::new(350, 5), usage: Usage::Kept { buffer_bytes: 5 } };
@@ -140,6 +145,7 @@ mod tests {
         assert_eq!(ranges, [(100, 100), (200, 50), (300, 100)]);
         let segments = lay_out(mapped, true, owned, vec![block(320, 30, 25).into(), buffer]);
         assert_eq!(segments.len(), 2);
+        assert_eq!(segments.iter().map(|segment| segment.class).collect::<Vec<_>>(), [SizeClass::Large; 2]);
         let live = |requested_bytes| Usage::Live { requested_bytes };
         assert_eq!(
             parts(&segments[0]),
@@ -156,5 +162,16 @@ mod tests {
                 (370, 30, Usage::Free)
             ]
         );
+    }
+    #[test]
+    fn neighbours_of_two_classes_are_two_segments() {
+        let mapped = vec![
+            (AddressRange::new(100, 100), SizeClass::Small),
+            (AddressRange::new(200, 100), SizeClass::Large),
+            (AddressRange::new(300, 100), SizeClass::Large),
+        ];
+        let segments = lay_out(mapped, true, Vec::new(), Vec::new());
+        let found: Vec<_> = segments.iter().map(|segment| (segment.range.len, segment.class)).collect();
+        assert_eq!(found, [(100, SizeClass::Small), (200, SizeClass::Large)]);
     }
 }

@@ -76,7 +76,7 @@ pub use replay::{AtPeak, Replay, ReplayDevice, ReplayError, ReplayTimes, Totals,
 pub use request::Request;
 pub use size_index::{FreeEntry, SizeIndex};
 pub use sizing::{Margin, Size, Sizing, SizingError};
-pub use stats::{BUCKET_COUNT, BucketStats, Stat, Stats, bucket_of};
+pub use stats::{BUCKET_COUNT, BucketStats, ClassStats, SizeClass, Stat, Stats, bucket_of};
 pub use step_arena::{StepArena, StepArenaError};
 pub use step_plan::{Freed, PlanJob, Served, SolvedPlan, StepId, StepOptions, StepPlanStats, StepPlans};
 pub use upstream::Upstream;

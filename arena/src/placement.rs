@@ -14,7 +14,7 @@ use crate::in_advance::PartInAdvance;
 use crate::invariant::Violation;
 use crate::range::AddressRange;
 use crate::request::Request;
-use crate::stats::Stats;
+use crate::stats::{SizeClass, Stats};
 use crate::upstream::Upstream;
 
 /// A policy that cuts the ranges of an [`Upstream`] into blocks.
@@ -120,6 +120,17 @@ pub trait Placement: Send + fmt::Debug {
 
     /// Mapped ranges of whole pages, in no order, each in one segment. For tests and snapshots; walks all segments.
     fn mapped_ranges(&self) -> Vec<AddressRange>;
+
+    /// [`mapped_ranges`](Self::mapped_ranges), each with the class of its segment.
+    fn mapped_by_class(&self) -> Vec<(AddressRange, SizeClass)> {
+        self.mapped_ranges().into_iter().map(|range| (range, SizeClass::Large)).collect()
+    }
+
+    /// The class of the segment that the live block at `addr` lies in.
+    fn class_of_block(&self, addr: usize) -> SizeClass {
+        let _ = addr;
+        SizeClass::Large
+    }
 
     /// The figures kept on the way.
     fn stats(&self) -> &Stats;

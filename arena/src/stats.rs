@@ -1,83 +1,28 @@
 //! Figures kept on the way, so that reading them costs no walk.
 
-use std::ops::Sub;
+mod buckets;
+mod class;
+mod counting;
+mod stat;
 
 use serde::{Deserialize, Serialize};
 
-/// Number of size buckets: bucket `k` counts requests of `[2^k, 2^(k+1))` bytes.
-pub const BUCKET_COUNT: usize = usize::BITS as usize;
+use crate::invariant::Violation;
 
-/// The bucket of a request of `size_bytes`; zero counts as one byte.
-#[must_use]
-#[inline]
-pub const fn bucket_of(size_bytes: usize) -> usize {
-    (usize::BITS - 1 - (size_bytes | 1).leading_zeros()) as usize
-}
-
-/// One figure: its value now, the highest it was, and what went in and out over the run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stat {
-    /// The value now.
-    pub current: usize,
-    /// The highest value since the start or the last reset.
-    pub peak: usize,
-    /// Sum of all increases.
-    pub total_allocated: u64,
-}
-
-impl Stat {
-    /// Adds `amount`.
-    #[inline]
-    pub fn increase(&mut self, amount: usize) {
-        self.current += amount;
-        self.peak = self.peak.max(self.current);
-        self.total_allocated += amount as u64;
-    }
-
-    /// Takes `amount` away.
-    #[inline]
-    pub fn decrease(&mut self, amount: usize) {
-        debug_assert!(amount <= self.current, "{amount} taken from {}", self.current);
-        self.current -= amount;
-    }
-
-    /// Makes the value `now`.
-    pub fn set(&mut self, now: usize) {
-        if now > self.current { self.increase(now - self.current) } else { self.decrease(self.current - now) }
-    }
-
-    /// Sum of all decreases: what came and is no longer there.
-    #[must_use]
-    pub fn total_freed(&self) -> u64 {
-        self.total_allocated - self.current as u64
-    }
-
-    /// Forgets the peak: the highest value is the one now.
-    pub fn reset_peak(&mut self) {
-        self.peak = self.current;
-    }
-}
-
-/// Requests of one size bucket.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BucketStats {
-    /// Served from memory that was mapped already.
-    pub hits: u64,
-    /// Served after mapping.
-    pub misses: u64,
-}
+pub use buckets::{BUCKET_COUNT, BucketStats, bucket_of};
+pub(crate) use class::ClassCounts;
+pub use class::{ClassStats, SizeClass};
+pub use stat::Stat;
 
 /// The figures of one placement. Sizes are bytes.
 ///
-/// `requested <= allocated <= active <= reserved` holds for the current values.
+/// `requested <= allocated <= reserved` holds for the current values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// What callers asked for.
     pub requested: Stat,
     /// Bytes of live blocks, rounding included.
     pub allocated: Stat,
-    /// Bytes of blocks that are live, or freed and still in use by queued work.
-    pub active: Stat,
     /// Mapped bytes.
     pub reserved: Stat,
     /// Live blocks.
@@ -88,6 +33,16 @@ pub struct Stats {
     pub inactive_split_blocks: Stat,
     /// Free bytes on pages that also hold a live block: they can serve small requests only.
     pub inactive_split: Stat,
+    /// The part of the figures above that is of small segments.
+    pub small: ClassStats,
+    /// The part that is of large segments.
+    pub large: ClassStats,
+    /// Live blocks that are not cut from larger ones because of their size: those from `max_split_bytes` on.
+    pub oversize_blocks: Stat,
+    /// Segments from `max_split_bytes` on.
+    pub oversize_segments: Stat,
+    /// Free blocks from this size on are not cut; `None` where any block is, or none.
+    pub max_split_bytes: Option<usize>,
     /// Requests served from memory that was mapped already.
     pub hits: u64,
     /// Requests that had to map pages.
@@ -117,12 +72,16 @@ impl Default for Stats {
         Self {
             requested: Stat::default(),
             allocated: Stat::default(),
-            active: Stat::default(),
             reserved: Stat::default(),
             blocks: Stat::default(),
             segments: Stat::default(),
             inactive_split_blocks: Stat::default(),
             inactive_split: Stat::default(),
+            small: ClassStats::default(),
+            large: ClassStats::default(),
+            oversize_blocks: Stat::default(),
+            oversize_segments: Stat::default(),
+            max_split_bytes: None,
             hits: 0,
             misses: 0,
             failures: 0,
@@ -157,10 +116,18 @@ impl Stats {
         unused_share(self.requested.peak, self.reserved.peak)
     }
 
+    /// Share of reserved bytes that are free on pages which also hold a live block, now: inactive split /
+    /// reserved. Of all free memory only these can neither go back nor go where they are needed.
+    #[must_use]
+    pub fn split_share(&self) -> f64 {
+        let reserved = self.reserved.current;
+        if reserved == 0 { 0.0 } else { self.inactive_split.current as f64 / reserved as f64 }
+    }
+
     /// Mapped bytes that no block holds.
     #[must_use]
     pub fn free_bytes(&self) -> usize {
-        self.reserved.current.saturating_sub(self.active.current)
+        self.reserved.current.saturating_sub(self.allocated.current)
     }
 
     /// Share of requests served without mapping; 1 when there were none.
@@ -170,38 +137,52 @@ impl Stats {
         if served == 0 { 1.0 } else { self.hits as f64 / served as f64 }
     }
 
+    /// Share of the requests of each size that were served without mapping, for those sizes that were asked
+    /// for: the least size of a [bucket](bucket_of), which is half of the next one's, and the share.
+    pub fn hit_rates(&self) -> impl Iterator<Item = (usize, f64)> + '_ {
+        let asked_for = self.buckets.iter().enumerate().filter(|(_, bucket)| bucket.requests() > 0);
+        asked_for.map(|(at, bucket)| (1 << at, bucket.hits as f64 / bucket.requests() as f64))
+    }
+
+    /// The part of the figures that is of segments of this class.
+    #[must_use]
+    pub fn of_class(&self, class: SizeClass) -> &ClassStats {
+        match class {
+            SizeClass::Small => &self.small,
+            SizeClass::Large => &self.large,
+        }
+    }
+
     /// Forgets the peaks of all figures.
     pub fn reset_peaks(&mut self) {
-        for stat in [
-            &mut self.requested,
-            &mut self.allocated,
-            &mut self.active,
-            &mut self.reserved,
-            &mut self.blocks,
-            &mut self.segments,
-            &mut self.inactive_split_blocks,
-            &mut self.inactive_split,
-        ] {
-            stat.reset_peak();
+        self.for_each_figure(Stat::reset_peak);
+    }
+
+    /// Makes each peak at least that of `other`.
+    pub fn raise_peaks(&mut self, other: &Self) {
+        for (stat, other) in self.figures_mut().into_iter().zip(other.clone().figures_mut()) {
+            stat.peak = stat.peak.max(other.peak);
         }
+    }
+
+    /// Forgets what came and went: totals and counters begin at 0, what is there now and peaks stay.
+    pub fn reset_accumulated(&mut self) {
+        self.for_each_figure(Stat::reset_totals);
+        (self.hits, self.misses, self.failures) = (0, 0, 0);
+        (self.map_calls, self.unmap_calls, self.growths, self.moved_bytes) = (0, 0, 0, 0);
+        self.buckets.fill(BucketStats::default());
     }
 
     /// Adds the figures of another placement. Peaks are added too: their sum is what the two
     /// together reached at most.
     pub fn add(&mut self, other: &Self) {
-        let sum = |stat: &mut Stat, other: &Stat| {
-            stat.current += other.current;
-            stat.peak += other.peak;
-            stat.total_allocated += other.total_allocated;
+        for (stat, other) in self.figures_mut().into_iter().zip(other.clone().figures_mut()) {
+            stat.add(other);
+        }
+        self.max_split_bytes = match (self.max_split_bytes, other.max_split_bytes) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
         };
-        sum(&mut self.requested, &other.requested);
-        sum(&mut self.allocated, &other.allocated);
-        sum(&mut self.active, &other.active);
-        sum(&mut self.reserved, &other.reserved);
-        sum(&mut self.blocks, &other.blocks);
-        sum(&mut self.segments, &other.segments);
-        sum(&mut self.inactive_split_blocks, &other.inactive_split_blocks);
-        sum(&mut self.inactive_split, &other.inactive_split);
         self.hits += other.hits;
         self.misses += other.misses;
         self.failures += other.failures;
@@ -217,98 +198,48 @@ impl Stats {
         self.releasable_bytes += other.releasable_bytes;
     }
 
-    /// Counts a block of `allocated` bytes, made for a request of `requested`.
-    #[inline]
-    pub(crate) fn count_allocation(&mut self, requested: usize, allocated: usize, hit: bool) {
-        self.requested.increase(requested);
-        self.allocated.increase(allocated);
-        self.active.increase(allocated);
-        self.blocks.increase(1);
-        let bucket = &mut self.buckets[bucket_of(requested)];
-        if hit {
-            self.hits += 1;
-            bucket.hits += 1;
-        } else {
-            self.misses += 1;
-            bucket.misses += 1;
+    /// Whether classes add up to all, and `small` is what a walk found in small segments.
+    pub(crate) fn check_classes(&self, small: ClassCounts) -> Result<(), Violation> {
+        self.small.check(small)?;
+        let (mut all, mut small, mut large) = (self.clone(), self.small, self.large);
+        let parts = small.figures_mut().into_iter().zip(large.figures_mut());
+        for (at, (all, (small, large))) in all.figures_mut().into_iter().zip(parts).enumerate() {
+            let mut sum = *small;
+            sum.add(large);
+            let adds_up = (sum.current, sum.total_allocated, sum.total_freed())
+                == (all.current, all.total_allocated, all.total_freed());
+            let peaks = all.peak <= sum.peak && small.peak.max(large.peak) <= all.peak;
+            Violation::unless(adds_up && peaks, || {
+                format!("figure {at}: small {small:?} and large {large:?} are not {all:?}")
+            })?;
         }
+        Ok(())
     }
 
-    /// Counts a request as one that had to map pages, after it was counted as a hit.
-    pub(crate) fn recount_as_miss(&mut self, requested: usize) {
-        self.hits -= 1;
-        self.misses += 1;
-        let bucket = &mut self.buckets[bucket_of(requested)];
-        bucket.hits -= 1;
-        bucket.misses += 1;
+    fn for_each_figure(&mut self, change: impl Fn(&mut Stat)) {
+        self.figures_mut().into_iter().for_each(change);
     }
 
-    /// Makes the figures of requests those of `before`: blocks that came since have ended, and nobody had
-    /// asked for them. What is mapped stays as it is.
-    pub(crate) fn put_requests_back(&mut self, before: Self) {
-        let Self { requested, allocated, active, blocks, hits, misses, failures, buckets, .. } = before;
-        debug_assert_eq!(self.blocks.current, blocks.current, "such blocks have ended");
-        (self.requested, self.allocated, self.active, self.blocks) = (requested, allocated, active, blocks);
-        (self.hits, self.misses, self.failures, self.buckets) = (hits, misses, failures, buckets);
-        for (stat, before) in [
-            (&mut self.inactive_split, before.inactive_split),
-            (&mut self.inactive_split_blocks, before.inactive_split_blocks),
-        ] {
-            stat.peak = before.peak.max(stat.current);
-        }
-    }
-
-    /// Counts the end of a block.
-    #[inline]
-    pub(crate) fn count_free(&mut self, requested: usize, allocated: usize) {
-        self.requested.decrease(requested);
-        self.allocated.decrease(allocated);
-        self.active.decrease(allocated);
-        self.blocks.decrease(1);
-    }
-
-    /// Counts a block that changed its size in place.
-    pub(crate) fn count_resize(&mut self, requested: (usize, usize), allocated: (usize, usize)) {
-        let change = |stat: &mut Stat, (old, new): (usize, usize)| {
-            if new > old { stat.increase(new - old) } else { stat.decrease(old - new) }
-        };
-        change(&mut self.requested, requested);
-        change(&mut self.allocated, allocated);
-        change(&mut self.active, allocated);
+    /// All figures that have a peak, first those that classes have, in their order.
+    fn figures_mut(&mut self) -> Vec<&mut Stat> {
+        let mut figures = vec![
+            &mut self.requested,
+            &mut self.allocated,
+            &mut self.blocks,
+            &mut self.reserved,
+            &mut self.segments,
+            &mut self.inactive_split_blocks,
+            &mut self.inactive_split,
+            &mut self.oversize_blocks,
+            &mut self.oversize_segments,
+        ];
+        figures.extend(self.small.figures_mut());
+        figures.extend(self.large.figures_mut());
+        figures
     }
 }
 
 /// 1 - used / whole, and 0 when there is no whole.
-fn unused_share(used: usize, whole: usize) -> f64 {
+pub(crate) fn unused_share(used: usize, whole: usize) -> f64 {
     if whole == 0 { 0.0 } else { 1.0 - used as f64 / whole as f64 }
-}
-
-impl Sub for BucketStats {
-    type Output = Self;
-
-    /// What was counted since `earlier`.
-    fn sub(self, earlier: Self) -> Self {
-        Self { hits: self.hits - earlier.hits, misses: self.misses - earlier.misses }
-    }
-}
-
-/// Size buckets as a sequence, which serde derives for short arrays only.
-mod buckets {
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use super::{BUCKET_COUNT, BucketStats};
-
-    type Buckets = Box<[BucketStats; BUCKET_COUNT]>;
-
-    pub(super) fn serialize<S: Serializer>(buckets: &Buckets, serializer: S) -> Result<S::Ok, S::Error> {
-        buckets.as_slice().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Buckets, D::Error> {
-        let buckets = Vec::<BucketStats>::deserialize(deserializer)?;
-        let count = buckets.len();
-        let wrong = || D::Error::custom(format!("{count} size buckets, where there are {BUCKET_COUNT}"));
-        buckets.into_boxed_slice().try_into().map_err(|_| wrong())
-    }
 }

@@ -57,12 +57,14 @@ pub use mempool_pools::diagnosis;
 /// What lies where in all pools of the process, and the types that say it.
 pub use mempool_pools::snapshot;
 pub use mempool_pools::{
-    ArenaError, BucketStats, BufferStats, CallStacks, Compaction, CompactionOptions, CompactionStats, Conf,
-    ConfError, DEFAULT_THRESHOLD_BYTES, HeapStats, HistoryMode, HistoryOptions, Instrumented, LabelGuard,
-    Margin, Mode, Policy, PoolAllocator, PoolError, PoolOptions, PoolSize, PoolStats, Propagation,
-    ScopeGuard, Snapshot, Stat, Stats, StepArena, StepArenaError, StepPlanStats, StepStats, TraceSummary,
-    Violation, bucket_of, label, mark_step, propagate, record_history, set_huge_pages, stop_history,
-    without_pools,
+    ArenaError, BucketStats, BufferStats, CallStacks, ClassStats, Compaction, CompactionOptions,
+    CompactionStats, Conf, ConfError, DEFAULT_THRESHOLD_BYTES, GroupStats, HeapStats, HistoryMode,
+    HistoryOptions, InUse, Instrumented, LabelGuard, Margin, MemoryStats, Mode, Monitor, MonitorBuilder,
+    Policy, PoolAllocator, PoolError, PoolLine, PoolOptions, PoolSize, PoolStats, Propagation, ScopeGuard,
+    SizeClass, Snapshot, Stat, Stats, StepArena, StepArenaError, StepPlanStats, StepStats, SummaryRows,
+    TraceSummary, Violation, bucket_of, label, mark_step, memory_stats, memory_summary, metrics, propagate,
+    record_history, reset_accumulated_stats, reset_peak_stats, set_huge_pages, stats, stop_history,
+    without_pools, write_prometheus,
 };
 pub use out::{AdamW, AdamWParams, ConvParams, Sgd, TensorOut, cat_out};
 pub use pool::{MemPool, MemPoolBuilder, available_bytes, default_pool, empty_cache, with_pool};

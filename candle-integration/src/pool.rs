@@ -5,7 +5,9 @@ use std::path::Path;
 
 use candle_core::Device;
 use mempool_pools::advice::{Advice, AdviceError, AdviceOptions};
-use mempool_pools::{Conf, Instrumented, Margin, Policy, PoolStats, ScopeGuard, Snapshot, Violation};
+use mempool_pools::{
+    Conf, Instrumented, Margin, MemoryStats, Policy, PoolStats, ScopeGuard, Snapshot, SummaryRows, Violation,
+};
 
 use crate::device::Backing;
 use crate::error::Result;
@@ -146,6 +148,23 @@ impl MemPool {
     /// Forgets the peaks of all figures.
     pub fn reset_peak_stats(&self) {
         self.pool.reset_peak_stats();
+    }
+
+    /// Forgets what came and went: totals and counters begin at 0, current values and peaks stay.
+    pub fn reset_accumulated_stats(&self) {
+        self.pool.reset_accumulated_stats();
+    }
+
+    /// The pool's figures under PyTorch's names: see [`MemoryStats`].
+    #[must_use]
+    pub fn memory_stats(&self) -> MemoryStats {
+        self.pool.memory_stats()
+    }
+
+    /// The pool's figures as PyTorch's table: see [`PoolStats::memory_summary`].
+    #[must_use]
+    pub fn memory_summary(&self, rows: SummaryRows) -> String {
+        self.pool.memory_summary(rows)
     }
 
     /// Walks the pool's bookkeeping and checks every invariant. For tests: it holds the pool's

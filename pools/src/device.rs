@@ -25,6 +25,7 @@ pub mod simulated;
 mod state;
 mod thread_cache;
 mod upstream;
+mod waiting;
 
 use std::any::Any;
 use std::path::Path;
@@ -39,16 +40,18 @@ pub use guard::GuardReport;
 pub use oom::OomReport;
 pub(crate) use platform::Inner;
 pub use platform::{Allocation, Free, Platform};
-pub(crate) use pool_slot::{PoolSetup, PoolSlot};
+pub(crate) use pool_slot::{Busy, PoolSetup, PoolSlot};
 pub(crate) use state::DeviceState;
 pub(crate) use upstream::Taking;
 
 use crate::builder::MemPoolBuilder;
 use crate::error::PoolError;
+use crate::monitor;
 use crate::pool::MemPool;
 use crate::recording::{self, Scope, TraceRecording};
 use crate::registry;
 use crate::snapshot::{Collector, Snapshot};
+use crate::stats::{GroupStats, MemoryStats, SummaryRows};
 use crate::thread_state::inside;
 
 /// Tells devices apart, over all platforms of the process.
@@ -112,6 +115,7 @@ impl PoolDevice {
         inside(|| {
             recording::mark_step(Some(self.state.id));
             self.state.mark_step();
+            monitor::step_ends(Some(self.state.id));
         });
     }
 
@@ -173,6 +177,36 @@ impl PoolDevice {
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
         self.state.physical.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// The figures of all pools of the device, one by one and in all.
+    #[must_use]
+    pub fn stats(&self) -> GroupStats {
+        inside(|| self.state.stats())
+    }
+
+    /// The sums over all pools of the device under PyTorch's names: see [`MemoryStats`].
+    #[must_use]
+    pub fn memory_stats(&self) -> MemoryStats {
+        self.stats().memory_stats()
+    }
+
+    /// The sums over all pools of the device as PyTorch's table: see
+    /// [`PoolStats::memory_summary`](crate::PoolStats::memory_summary).
+    #[must_use]
+    pub fn memory_summary(&self, rows: SummaryRows) -> String {
+        self.stats().memory_summary(rows)
+    }
+
+    /// Forgets the peaks of all pools of the device.
+    pub fn reset_peak_stats(&self) {
+        inside(|| self.state.reset_peaks());
+    }
+
+    /// Forgets what came and went in all pools of the device: see
+    /// [`MemPool::reset_accumulated_stats`].
+    pub fn reset_accumulated_stats(&self) {
+        inside(|| self.state.reset_accumulated());
     }
 
     /// Keeps what all pools of the device hold at or below this share of it, between 0 and 1.

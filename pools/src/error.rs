@@ -27,6 +27,12 @@ pub enum PoolError {
         /// Why.
         reason: String,
     },
+    /// A monitor has no thread.
+    #[error("the system gives no thread to a monitor: {kind}")]
+    Monitor {
+        /// What it said.
+        kind: std::io::ErrorKind,
+    },
     /// As many pools exist as can.
     #[error("{limit} pools exist already, which is the most there can be")]
     TooManyPools {

@@ -54,6 +54,11 @@ impl HostUpstream {
         self.mapping_time
     }
 
+    /// That time begins at zero.
+    pub(crate) fn reset_mapping_time(&mut self) {
+        self.mapping_time = Duration::ZERO;
+    }
+
     fn timed<R>(&mut self, call: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = call();

@@ -43,6 +43,7 @@ mod host_copy;
 mod host_upstream;
 mod instrument;
 mod lock;
+mod monitor;
 mod options;
 mod os;
 mod pool;
@@ -71,12 +72,16 @@ pub use instrument::Instrumented;
 /// The bookkeeping core, for tools that work on traces.
 pub use mempool_arena as arena;
 pub use mempool_arena::{
-    ArenaError, BucketStats, Compaction, Conf, ConfError, HeapStats, Margin, Mode, Policy, Stat, Stats,
-    StepArena, StepArenaError, StepPlanStats, Violation, bucket_of,
+    ArenaError, BucketStats, ClassStats, Compaction, Conf, ConfError, HeapStats, Margin, Mode, Policy,
+    SizeClass, Stat, Stats, StepArena, StepArenaError, StepPlanStats, Violation, bucket_of,
 };
+pub use monitor::{Monitor, MonitorBuilder, metrics, write_prometheus};
 pub use options::PoolOptions;
 pub use pool::{MemPool, with_pool};
-pub use process::{available_bytes, default_pool, empty_cache, mark_step, record_trace, snapshot};
+pub use process::{
+    available_bytes, default_pool, empty_cache, mark_step, memory_stats, memory_summary, record_trace,
+    reset_accumulated_stats, reset_peak_stats, snapshot, stats,
+};
 #[doc(hidden)]
 pub use process::{default_pool_for, record_trace_for};
 pub use propagate::{Propagation, propagate};
@@ -84,5 +89,5 @@ pub use recording::{TraceRecording, TraceSummary};
 pub use scope::{ScopeGuard, without_pools};
 pub use sizing::PoolSize;
 pub use snapshot::Snapshot;
-pub use stats::{PoolStats, StepStats};
+pub use stats::{GroupStats, InUse, MemoryStats, PoolLine, PoolStats, StepStats, SummaryRows};
 pub use step::StepPlan;

@@ -8,7 +8,7 @@
 
 use std::cell::UnsafeCell;
 use std::panic::RefUnwindSafe;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A mutex with a place to keep its guard while the process forks.
 pub(crate) struct Lock<T: 'static> {
@@ -33,6 +33,15 @@ impl<T: 'static> Lock<T> {
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the lock, unless somebody holds it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.mutex.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Takes the lock and keeps it until [`release_after_fork`](Self::release_after_fork).

@@ -15,7 +15,7 @@ use crate::registry;
 use crate::scope::{self, ScopeGuard, Target};
 use crate::slot::Slot;
 use crate::snapshot::{Collector, Snapshot};
-use crate::stats::PoolStats;
+use crate::stats::{MemoryStats, PoolStats, SummaryRows};
 use crate::step::StepPlan;
 use crate::thread_state::inside;
 
@@ -233,6 +233,27 @@ impl MemPool {
             Place::Host(slot) => slot.reset_peaks(self.handle.id),
             Place::Device(slot) => inside(|| slot.reset_peaks()),
         }
+    }
+
+    /// Forgets what came and went: totals and counters begin at 0, current values and peaks stay. The counters of
+    /// the last whole step stay too.
+    pub fn reset_accumulated_stats(&self) {
+        match self.handle.place {
+            Place::Host(slot) => inside(|| slot.reset_accumulated(Some(self.handle.id))),
+            Place::Device(slot) => inside(|| slot.reset_accumulated()),
+        }
+    }
+
+    /// The pool's figures under PyTorch's names: see [`MemoryStats`].
+    #[must_use]
+    pub fn memory_stats(&self) -> MemoryStats {
+        self.stats().memory_stats()
+    }
+
+    /// The pool's figures as PyTorch's table: see [`PoolStats::memory_summary`].
+    #[must_use]
+    pub fn memory_summary(&self, rows: SummaryRows) -> String {
+        self.stats().memory_summary(rows)
     }
 
     /// Records what the pool does into a trace that `mempool replay` reads: its allocations with the

@@ -8,10 +8,11 @@ use crate::error::PoolError;
 use crate::pool::MemPool;
 use crate::recording::{self, Scope, TraceRecording};
 use crate::sizing::Available;
-use crate::slot::Slot;
+use crate::slot::{self, Slot};
 use crate::snapshot::{Collector, Snapshot};
+use crate::stats::{GroupStats, MemoryStats, SummaryRows};
 use crate::thread_state::inside;
-use crate::{allocator, registry};
+use crate::{allocator, monitor, registry};
 
 static STEP: AtomicU64 = AtomicU64::new(0);
 
@@ -52,6 +53,7 @@ pub fn mark_step() -> u64 {
         recording::mark_step(None);
         registry::slots().for_each(Slot::mark_step);
         registry::platforms().flat_map(Platform::devices).for_each(DeviceState::mark_step);
+        monitor::step_ends(None);
     });
     STEP.fetch_add(1, Ordering::Relaxed) + 1
 }
@@ -96,6 +98,49 @@ pub fn snapshot() -> Snapshot {
         registry::slots().for_each(|slot| collector.add_host_pool(slot));
         collector.finish()
     })
+}
+
+/// The figures of all pools of the process, one by one and in all: those of host memory, then those of every
+/// device that has pools.
+#[must_use]
+pub fn stats() -> GroupStats {
+    inside(|| {
+        let mut all = GroupStats::new("all pools".to_owned(), None, None);
+        all.join(slot::stats_of_host(registry::slots()));
+        registry::platforms().flat_map(Platform::devices).for_each(|device| all.join(device.stats()));
+        all
+    })
+}
+
+/// The sums over all pools of the process under PyTorch's names: see [`MemoryStats`].
+#[must_use]
+pub fn memory_stats() -> MemoryStats {
+    stats().memory_stats()
+}
+
+/// The sums over all pools of the process as PyTorch's table: see
+/// [`PoolStats::memory_summary`](crate::PoolStats::memory_summary).
+#[must_use]
+pub fn memory_summary(rows: SummaryRows) -> String {
+    stats().memory_summary(rows)
+}
+
+/// Forgets the peaks of all pools of the process.
+pub fn reset_peak_stats() {
+    inside(|| {
+        registry::slots().for_each(Slot::reset_peaks_if_open);
+        registry::platforms().flat_map(Platform::devices).for_each(DeviceState::reset_peaks);
+    });
+}
+
+/// Forgets what came and went in all pools of the process: see
+/// [`MemPool::reset_accumulated_stats`].
+pub fn reset_accumulated_stats() {
+    inside(|| {
+        registry::slots().for_each(|slot| slot.reset_accumulated(None));
+        slot::reset_accumulated_past();
+        registry::platforms().flat_map(Platform::devices).for_each(DeviceState::reset_accumulated);
+    });
 }
 
 /// Bytes that can be had without others giving anything up: what the system says is available,

@@ -14,6 +14,7 @@ use mempool_arena::{
 };
 
 use crate::buffer::Spot;
+use crate::device::Busy;
 use crate::history::{self, Observed};
 use crate::host_copy;
 use crate::host_upstream::{HostArena, HostUpstream};
@@ -21,7 +22,7 @@ use crate::lock::Lock;
 use crate::os;
 use crate::recording::{self, Change, Listener, Source};
 use crate::sizing::growth_bytes;
-use crate::stats::{PoolStats, StepStats};
+use crate::stats::{Figures, GroupStats, PoolStats, StepStats};
 use crate::step::StepNumber;
 use crate::thread_state::inside;
 
@@ -97,6 +98,8 @@ pub(crate) struct Slot {
     hard_limit: AtomicBool,
     bypassed: Elsewhere,
     overflowed: Elsewhere,
+    /// What a hard limit refused.
+    refused: Elsewhere,
     core: Lock<Option<Core>>,
 }
 
@@ -177,6 +180,29 @@ impl Core {
     }
 }
 
+/// Figures of pools of the host that are no more.
+static PAST: Lock<Option<Box<PoolStats>>> = Lock::new(None);
+
+/// The lock of what is kept of pools that are no more, for the fork handlers.
+pub(crate) fn lock_past_for_fork() -> &'static Lock<Option<Box<PoolStats>>> {
+    &PAST
+}
+
+/// The figures of all pools of the host, of which `slots` are all. The caller is inside pool code.
+pub(crate) fn stats_of_host(slots: impl Iterator<Item = &'static Slot>) -> GroupStats {
+    let past = PAST.lock().clone();
+    let mut group = GroupStats::new("host".to_owned(), None, past.as_deref());
+    slots.filter_map(Slot::stats_if_open).for_each(|pool| group.push(pool));
+    group
+}
+
+/// Totals of pools of the host that are no more begin at 0. The caller is inside pool code.
+pub(crate) fn reset_accumulated_past() {
+    if let Some(past) = PAST.lock().as_mut() {
+        past.reset_accumulated();
+    }
+}
+
 impl Slot {
     /// An empty slot.
     pub(crate) const fn new(index: u32) -> Self {
@@ -196,6 +222,7 @@ impl Slot {
             hard_limit: AtomicBool::new(false),
             bypassed: Elsewhere::new(),
             overflowed: Elsewhere::new(),
+            refused: Elsewhere::new(),
             core: Lock::new(None),
         }
     }
@@ -210,6 +237,7 @@ impl Slot {
         self.hard_limit.store(setup.hard_limit, Ordering::Relaxed);
         self.bypassed.reset();
         self.overflowed.reset();
+        self.refused.reset();
         let source = Source { device: None, pool_id: id, order: None };
         let upstream = Observed::new(HostUpstream::new(self.index), source);
         let arena = Arena::from_boxed(setup.placement, upstream);
@@ -301,15 +329,16 @@ impl Slot {
                     .limit_bytes
                     .map_or(0, |limit| limit.saturating_sub(core.arena.stats().reserved.current));
                 history::note_oom(core.source(), request.size_bytes, free_bytes);
-                self.overflow(&core.name, &error)
+                self.overflow(&core.name, request, &error)
             }
         };
         then(Some(core), outcome)
     }
 
     #[cold]
-    fn overflow(&self, name: &str, error: &ArenaError) -> Outcome {
+    fn overflow(&self, name: &str, request: Request, error: &ArenaError) -> Outcome {
         if self.hard_limit.load(Ordering::Relaxed) {
+            self.refused.add(request.size_bytes);
             os::report(format_args!("pool \"{name}\" has a hard limit: {error}"));
             return Outcome::Refused;
         }
@@ -375,8 +404,10 @@ impl Slot {
         // When the system refuses to take memory back, the slot stays as it is; nobody can
         // allocate from it, and nothing is lost but the slot.
         if core.arena.release_all().is_ok() {
+            let past = self.stats_of(core).of_the_past();
             *guard = None;
             drop(guard);
+            PAST.lock().get_or_insert_default().add(&past);
             crate::registry::return_slot(self.index);
         }
     }
@@ -439,19 +470,35 @@ impl Slot {
         let (bypassed_count, bypassed_bytes) = self.bypassed.read();
         let (overflow_count, overflow_bytes) = self.overflowed.read();
         core.arena.settle();
-        let stats = core.arena.stats().clone();
-        PoolStats {
+        let (out_of_memory_count, _) = self.refused.read();
+        let mut stats = PoolStats {
             name: core.name.clone(),
+            id: core.id,
             largest_free_bytes: core.arena.largest_free_bytes(),
             // What overflowed went to the inner allocator too.
             bypassed_count: bypassed_count + overflow_count,
             bypassed_bytes: bypassed_bytes + overflow_bytes,
             overflow_count,
             overflow_bytes,
+            out_of_memory_count,
+            limit_refusals: out_of_memory_count,
             mapping_time: core.arena.upstream().mapping_time(),
             last_step: core.last_step,
-            placement: stats,
-        }
+            ..PoolStats::default()
+        };
+        stats.set_figures(Figures::of(core.arena.stats()));
+        stats
+    }
+
+    /// The figures of whichever pool the slot holds.
+    pub(crate) fn stats_if_open(&self) -> Option<PoolStats> {
+        self.core.lock().as_mut().map(|core| self.stats_of(core))
+    }
+
+    /// As [`stats_if_open`](Self::stats_if_open), unless the slot's lock is held.
+    pub(crate) fn stats_now(&self) -> Result<Option<PoolStats>, Busy> {
+        let mut guard = self.core.try_lock().ok_or(Busy)?;
+        Ok(guard.as_mut().map(|core| self.stats_of(core)))
     }
 
     /// Id, figures and layout of the pool that the slot holds.
@@ -465,6 +512,23 @@ impl Slot {
 
     pub(crate) fn reset_peaks(&self, id: u64) {
         inside(|| self.read(id, |core| core.arena.reset_peaks()));
+    }
+
+    /// Totals and counters of whichever pool the slot holds begin at 0.
+    pub(crate) fn reset_accumulated(&self, id: Option<u64>) {
+        let mut guard = self.core.lock();
+        let Some(core) = guard.as_mut().filter(|core| id.is_none_or(|id| core.id == id)) else { return };
+        core.arena.reset_accumulated();
+        core.arena.upstream_mut().reset_mapping_time();
+        core.at_step_start = StepStats::default();
+        [&self.bypassed, &self.overflowed, &self.refused].into_iter().for_each(Elsewhere::reset);
+    }
+
+    /// Forgets the peaks of whichever pool the slot holds.
+    pub(crate) fn reset_peaks_if_open(&self) {
+        if let Some(core) = self.core.lock().as_mut() {
+            core.arena.reset_peaks();
+        }
     }
 
     pub(crate) fn validate(&self, id: u64) -> Result<(), Violation> {

@@ -526,3 +526,93 @@ fn other_fork_handlers_may_allocate() {
     drop(block);
     assert_eq!(pool.stats().requested.current, 0);
 }
+
+#[test]
+fn a_forked_child_has_no_monitor_and_its_parents_goes_on() {
+    const NAME: &str = "a_forked_child_has_no_monitor_and_its_parents_goes_on";
+    if !is_child(NAME) {
+        let output = child(NAME, "");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let often = std::time::Duration::from_millis(1);
+    let pool = MemPool::builder().name("watched").build().unwrap();
+    for _ in 0..50 {
+        let monitor = std::cell::Cell::new(Some(mempool_pools::Monitor::start(often).unwrap()));
+        let status = in_fork(|| {
+            drop(pool.with(|| vec![1_u8; BIG]));
+            // Dropping the parent's waits for nobody, and the child can have its own.
+            drop(monitor.take());
+            drop(mempool_pools::Monitor::start(often).unwrap());
+            mempool_pools::mark_step();
+            assert!(mempool_pools::metrics().contains("pool=\"watched\""));
+        });
+        assert_eq!(status, 0);
+    }
+    assert!(mempool_pools::stats().pools.iter().any(|seen| seen.name == "watched"));
+}
+
+#[test]
+fn a_monitor_of_a_program_without_steps_gives_memory_back_at_any_time() {
+    const NAME: &str = "a_monitor_of_a_program_without_steps_gives_memory_back_at_any_time";
+    if !is_child(NAME) {
+        // In a process of its own: elsewhere tests mark steps.
+        let output = child(NAME, "");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let (pool, kept) = cut_up();
+    let reserved = pool.stats().reserved.current;
+    let often = std::time::Duration::from_millis(5);
+    let monitor = mempool_pools::Monitor::builder().interval(often).trims().start().unwrap();
+    wait_until(|| pool.stats().reserved.current <= reserved - 16 * BIG);
+    drop((monitor, kept));
+}
+
+#[test]
+fn a_monitor_of_a_program_with_steps_acts_at_the_end_of_one() {
+    const NAME: &str = "a_monitor_of_a_program_with_steps_acts_at_the_end_of_one";
+    if !is_child(NAME) {
+        let output = child(NAME, "");
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    // Long against the time between two steps: a program without any is acted upon at once.
+    let seldom = std::time::Duration::from_millis(500);
+    let (pool, kept) = cut_up();
+    let reserved = pool.stats().reserved.current;
+    let monitor = mempool_pools::Monitor::builder().interval(seldom).trims().start().unwrap();
+    // Steps go on until it has acted, which it does in one of these calls.
+    let mut before = reserved;
+    wait_until(|| {
+        let meanwhile = pool.stats().reserved.current;
+        assert_eq!(meanwhile, before, "nothing is given back between steps");
+        mempool_pools::mark_step();
+        before = pool.stats().reserved.current;
+        before <= reserved - 16 * BIG
+    });
+    drop((monitor, kept));
+}
+
+/// A pool of which much is free but split, and much free, and what keeps it so.
+fn cut_up() -> (MemPool, Vec<Vec<u8>>) {
+    let pool = MemPool::new().unwrap();
+    let mut blocks: Vec<Vec<u8>> = pool.with(|| (0..16).map(|_| vec![1_u8; BIG / 2]).collect());
+    drop(pool.with(|| vec![1_u8; 16 * BIG]));
+    let mut at = 0;
+    blocks.retain(|_| {
+        at += 1;
+        at % 4 == 1
+    });
+    let stats = pool.stats();
+    assert!(stats.split_share() > 0.1 && stats.releasable_bytes >= 16 * BIG, "{stats:?}");
+    (pool, blocks)
+}
+
+fn wait_until(mut holds: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < std::time::Duration::from_secs(60));
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}

@@ -10,6 +10,7 @@ mod history;
 mod lifetime;
 #[path = "memory_viz.rs"]
 mod memory_viz;
+mod monitor;
 #[path = "recorded.rs"]
 mod recorded;
 mod recording;
@@ -18,6 +19,7 @@ mod recount;
 mod scopes;
 mod sizing;
 mod snapshots;
+mod statistics;
 mod steps;
 mod threads;
 

@@ -5,7 +5,6 @@ use crate::error::ArenaError;
 use crate::placement::{LiveBlock, Placed, Placement};
 use crate::range::AddressRange;
 use crate::request::Request;
-use crate::stats::bucket_of;
 use crate::step_plan::{Freed, PlanJob, Served, SolvedPlan, StepId, StepOptions, StepPlanStats};
 use crate::upstream::Upstream;
 
@@ -31,9 +30,7 @@ impl<U: Upstream, P: Placement + ?Sized> Arena<U, P> {
     #[inline]
     pub fn allocate_in_step(&mut self, id: StepId, request: Request, zeroed: bool) -> Option<Placed> {
         let Served::At(addr) = self.steps.allocate(id, request, zeroed) else { return None };
-        let stats = self.placement.stats_mut();
-        stats.hits += 1;
-        stats.buckets[bucket_of(request.size_bytes)].hits += 1;
+        self.placement.stats_mut().count_planned(request.size_bytes);
         Some(Placed { addr, allocated_bytes: request.size_bytes, hit: true })
     }
 

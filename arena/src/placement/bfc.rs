@@ -27,7 +27,7 @@ use crate::placement::{LiveBlock, Placed, Placement};
 use crate::range::AddressRange;
 use crate::request::Request;
 use crate::size_index::SizeIndex;
-use crate::stats::Stats;
+use crate::stats::{SizeClass, Stats};
 use crate::upstream::Upstream;
 
 /// A range from upstream.
@@ -93,8 +93,7 @@ impl Bfc {
         if is_whole_region(&block) {
             self.stats.releasable_bytes += block.len;
         } else {
-            self.stats.inactive_split.increase(block.len);
-            self.stats.inactive_split_blocks.increase(1);
+            self.stats.count_split(SizeClass::Large, block.len);
         }
         self.free.insert(block.len, block.start, id);
     }
@@ -105,8 +104,7 @@ impl Bfc {
         if is_whole_region(&block) {
             self.stats.releasable_bytes -= block.len;
         } else {
-            self.stats.inactive_split.decrease(block.len);
-            self.stats.inactive_split_blocks.decrease(1);
+            self.stats.count_split_end(SizeClass::Large, block.len);
         }
         let found = self.free.remove(block.len, block.start);
         debug_assert_eq!(found, id);
@@ -150,7 +148,7 @@ impl Bfc {
         block.extra = unused_bytes(block.len, request.size_bytes);
         let placed = Placed { addr: block.start, allocated_bytes: block.len, hit };
         self.blocks.publish(id);
-        self.stats.count_allocation(request.size_bytes, placed.allocated_bytes, hit);
+        self.stats.count_allocation(SizeClass::Large, request.size_bytes, placed.allocated_bytes, hit);
         placed
     }
 
@@ -243,7 +241,7 @@ impl Placement for Bfc {
         self.blocks.withdraw(id);
         self.blocks.get_mut(id).state = BlockState::Free;
         let ended = live(&block);
-        self.stats.count_free(ended.requested_bytes, ended.allocated_bytes);
+        self.stats.count_free(SizeClass::Large, ended.requested_bytes, ended.allocated_bytes);
         self.note_used(block.segment, block.end());
         upstream.note_freed(block.range());
         self.coalesce(id);
@@ -279,6 +277,7 @@ impl Placement for Bfc {
         block.extra = unused_bytes(block.len, size_bytes);
         let (before, now) = (live(&old), live(block));
         self.stats.count_resize(
+            SizeClass::Large,
             (before.requested_bytes, now.requested_bytes),
             (before.allocated_bytes, now.allocated_bytes),
         );

@@ -33,7 +33,7 @@ use crate::placement::{LiveBlock, Placed, Placement, check_page};
 use crate::range::AddressRange;
 use crate::request::Request;
 use crate::size_index::SizeIndex;
-use crate::stats::Stats;
+use crate::stats::{SizeClass, Stats};
 use crate::upstream::Upstream;
 use idle::IdleOrder;
 use segments::{Refused, Segment};
@@ -48,6 +48,12 @@ enum Class {
 
 impl Class {
     const ALL: [Self; 3] = [Self::Small, Self::Medium, Self::Large];
+
+    /// What figures count it as.
+    #[inline]
+    fn counted_as(self) -> SizeClass {
+        if self == Self::Small { SizeClass::Small } else { SizeClass::Large }
+    }
 }
 
 /// The policy; see the module's text.
@@ -191,7 +197,8 @@ impl Placement for Buckets {
         let block = self.blocks.get_mut(id);
         (block.state, block.dirty) = (BlockState::Free, true);
         let (slot, range) = (block.segment, block.range());
-        self.stats.count_free(ended.requested_bytes, ended.allocated_bytes);
+        let class = self.segment(slot).class.counted_as();
+        self.stats.count_free(class, ended.requested_bytes, ended.allocated_bytes);
         upstream.note_freed(range);
         self.coalesce(id);
         self.keep_to_cap(slot, upstream);
@@ -220,7 +227,7 @@ impl Placement for Buckets {
         let allocated_bytes = block.len;
         block.extra = (allocated_bytes - size_bytes) as u32;
         let requested = (old.requested_bytes, size_bytes);
-        self.stats.count_resize(requested, (old.allocated_bytes, allocated_bytes));
+        self.stats.count_resize(class.counted_as(), requested, (old.allocated_bytes, allocated_bytes));
         if allocated_bytes < old.allocated_bytes {
             let end = addr + old.allocated_bytes;
             upstream.note_freed(AddressRange::between(addr + allocated_bytes, end));
@@ -231,7 +238,7 @@ impl Placement for Buckets {
     fn trim(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
         let most_bytes = self.stats.reserved.current.saturating_sub(self.kept_bytes);
         let returned = self.give_back_oldest(upstream, target_bytes, most_bytes);
-        self.addresses.release_unused(upstream, &mut self.stats.segments);
+        self.addresses.release_unused(upstream, &mut self.stats);
         returned
     }
 
@@ -272,6 +279,16 @@ impl Placement for Buckets {
 
     fn mapped_ranges(&self) -> Vec<AddressRange> {
         self.segments.iter().flatten().map(|segment| segment.mapped).collect()
+    }
+
+    fn mapped_by_class(&self) -> Vec<(AddressRange, SizeClass)> {
+        let segments = self.segments.iter().flatten();
+        segments.map(|segment| (segment.mapped, segment.class.counted_as())).collect()
+    }
+
+    fn class_of_block(&self, addr: usize) -> SizeClass {
+        let segment = self.blocks.find(addr).map(|id| self.segment(self.blocks.get(id).segment));
+        segment.map_or(SizeClass::Large, |segment| segment.class.counted_as())
     }
 
     fn stats(&self) -> &Stats {

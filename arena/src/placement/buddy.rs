@@ -17,7 +17,7 @@ use crate::page_map::PageMap;
 use crate::placement::{DEFAULT_RANGE_BYTES, LiveBlock, Placed, Placement, check_granule, check_page};
 use crate::range::AddressRange;
 use crate::request::Request;
-use crate::stats::Stats;
+use crate::stats::{SizeClass, Stats};
 use crate::upstream::Upstream;
 
 /// Options of [`Buddy`].
@@ -101,7 +101,7 @@ impl Buddy {
     fn place(&mut self, block: AddressRange, order: u32, request: Request, hit: bool) -> Placed {
         self.count_users(block, true);
         self.live.insert(block.start, Live { order, requested: request.size_bytes });
-        self.stats.count_allocation(request.size_bytes, block.len, hit);
+        self.stats.count_allocation(SizeClass::Large, request.size_bytes, block.len, hit);
         self.count_splits();
         Placed { addr: block.start, allocated_bytes: block.len, hit }
     }
@@ -131,7 +131,7 @@ impl Buddy {
             Region { reserved, pages: PageMap::new(range, page_bytes), users: vec![0; len / page_bytes] };
         self.regions.insert(start, region);
         self.tree.add_region(start, len.trailing_zeros());
-        self.stats.segments.increase(1);
+        self.stats.count_segment(SizeClass::Large);
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl Buddy {
             if done > 0 {
                 let done = AddressRange::new(run.start, done);
                 region.pages.set_mapped(done);
-                self.stats.reserved.increase(done.len);
+                self.stats.count_mapped(SizeClass::Large, done.len);
                 self.stats.releasable_bytes += done.len;
                 mapped.push(done);
             }
@@ -256,8 +256,9 @@ impl Buddy {
         let stats = &mut self.stats;
         let bytes = stats.reserved.current - stats.allocated.current - stats.releasable_bytes;
         let blocks = self.tree.free_blocks_below(self.page_bytes.trailing_zeros());
-        stats.inactive_split.set(bytes);
-        stats.inactive_split_blocks.set(blocks);
+        let (bytes_before, blocks_before) =
+            (stats.inactive_split.current, stats.inactive_split_blocks.current);
+        stats.change_split(SizeClass::Large, (blocks_before, blocks), (bytes_before, bytes));
     }
 
     fn out_of_memory(&mut self, requested_bytes: usize, source: Option<UpstreamError>) -> ArenaError {
@@ -282,7 +283,7 @@ fn unmap(stats: &mut Stats, region: &mut Region, run: AddressRange, upstream: &m
         Err(MapError { completed_bytes, .. }) => completed_bytes,
     };
     region.pages.set_unmapped(AddressRange::new(run.start, done));
-    stats.reserved.decrease(done);
+    stats.count_unmapped(SizeClass::Large, done);
     stats.releasable_bytes -= done;
     done
 }
@@ -347,7 +348,7 @@ impl Placement for Buddy {
     fn free(&mut self, addr: usize, _: &mut dyn Upstream) -> Result<LiveBlock, ArenaError> {
         let ended = self.live.remove(&addr).ok_or(ArenaError::UnknownAddress { addr })?.at(addr);
         let block = AddressRange::new(addr, ended.allocated_bytes);
-        self.stats.count_free(ended.requested_bytes, block.len);
+        self.stats.count_free(SizeClass::Large, ended.requested_bytes, block.len);
         self.count_users(block, false);
         self.region_mut(addr).pages.set_dirty(block);
         self.tree.free(addr, block.len.trailing_zeros());
@@ -371,7 +372,7 @@ impl Placement for Buddy {
             live.requested = size_bytes;
         }
         let allocated = (old.allocated_bytes, old.allocated_bytes);
-        self.stats.count_resize((old.requested_bytes, size_bytes), allocated);
+        self.stats.count_resize(SizeClass::Large, (old.requested_bytes, size_bytes), allocated);
         Ok(self.live_block(addr))
     }
 
@@ -392,7 +393,7 @@ impl Placement for Buddy {
                 continue;
             }
             self.regions.remove(&start);
-            self.stats.segments.decrease(1);
+            self.stats.count_segment_end(SizeClass::Large);
         }
         self.count_splits();
         returned

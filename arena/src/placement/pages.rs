@@ -32,7 +32,7 @@ use crate::placement::{DEFAULT_RANGE_BYTES, LiveBlock, Placed, Placement, check_
 use crate::range::AddressRange;
 use crate::request::Request;
 use crate::size_index::{FreeEntry, SizeIndex};
-use crate::stats::Stats;
+use crate::stats::{SizeClass, Stats};
 use crate::upstream::Upstream;
 
 /// Options of [`Pages`].
@@ -232,6 +232,12 @@ impl Pages {
         self.segments[block.segment as usize].as_ref().expect("a block's segment exists")
     }
 
+    /// The class of the segment that a block lies in.
+    #[inline]
+    fn class_of(&self, id: BlockId) -> SizeClass {
+        class_of(self.segment(self.blocks.get(id)).zone)
+    }
+
     /// Number of whole pages in `range`.
     #[inline]
     fn whole_pages(&self, range: AddressRange) -> usize {
@@ -296,7 +302,7 @@ impl Pages {
         } else {
             self.segments[slot] = Some(segment);
         }
-        self.stats.segments.increase(1);
+        self.stats.count_segment(class_of(zone));
         self.insert_free(id);
         Ok(FreeEntry { len: range.len, start: range.start, id })
     }
@@ -340,7 +346,8 @@ impl Pages {
                 let block = self.blocks.get_mut(id);
                 (block.state, block.extra) = (BlockState::Live, extra);
                 self.stats.parked_bytes -= len;
-                self.stats.count_allocation(request.size_bytes, len, true);
+                let class = self.class_of(id);
+                self.stats.count_allocation(class, request.size_bytes, len, true);
                 return Some(Placed { addr, allocated_bytes: len, hit: true });
             }
             let parked = self.parked.push(id, &mut self.blocks);
@@ -412,6 +419,12 @@ impl Pages {
     }
 }
 
+/// The class of the segments of a zone.
+#[inline]
+fn class_of(zone: usize) -> SizeClass {
+    if zone == SMALL { SizeClass::Small } else { SizeClass::Large }
+}
+
 impl Placement for Pages {
     fn name(&self) -> &'static str {
         "pages"
@@ -447,8 +460,9 @@ impl Placement for Pages {
         };
         self.quiet_frees = self.quiet_frees.saturating_add(1);
         let ended = self.describe(id);
-        self.stats.count_free(ended.requested_bytes, ended.allocated_bytes);
         let block = *self.blocks.get(id);
+        let class = class_of(self.segment(&block).zone);
+        self.stats.count_free(class, ended.requested_bytes, ended.allocated_bytes);
         if let Some(lifetimes) = &mut self.lifetimes {
             lifetimes.ended((block.extra >> SLACK_BITS) as u16, addr);
         }
@@ -497,8 +511,9 @@ impl Placement for Pages {
         }
         let block = self.blocks.get_mut(id);
         block.extra = (block.extra >> SLACK_BITS << SLACK_BITS) | (len - size_bytes) as u32;
-        let new = self.describe(id);
+        let (new, class) = (self.describe(id), self.class_of(id));
         self.stats.count_resize(
+            class,
             (old.requested_bytes, new.requested_bytes),
             (old.allocated_bytes, new.allocated_bytes),
         );
@@ -528,6 +543,10 @@ impl Placement for Pages {
 
     fn live_block(&self, addr: usize) -> Option<LiveBlock> {
         self.live_id(addr).ok().map(|id| self.describe(id))
+    }
+
+    fn class_of_block(&self, addr: usize) -> SizeClass {
+        self.live_id(addr).map_or(SizeClass::Large, |id| self.class_of(id))
     }
 
     fn live_blocks(&self) -> Vec<LiveBlock> {
@@ -561,6 +580,15 @@ impl Placement for Pages {
 
     fn mapped_ranges(&self) -> Vec<AddressRange> {
         self.segments.iter().flatten().flat_map(|segment| segment.pages.mapped_runs()).collect()
+    }
+
+    fn mapped_by_class(&self) -> Vec<(AddressRange, SizeClass)> {
+        let mut mapped = Vec::new();
+        for segment in self.segments.iter().flatten() {
+            let class = class_of(segment.zone);
+            mapped.extend(segment.pages.mapped_runs().map(|run| (run, class)));
+        }
+        mapped
     }
 
     fn stats(&self) -> &Stats {

@@ -25,7 +25,7 @@ use crate::placement::{LiveBlock, Placed, Placement, check_page};
 use crate::range::AddressRange;
 use crate::request::Request;
 use crate::size_index::{FreeEntry, SizeIndex};
-use crate::stats::Stats;
+use crate::stats::{SizeClass, Stats};
 use crate::upstream::Upstream;
 
 /// Sizes are rounded to this, and blocks aligned to it.
@@ -74,6 +74,7 @@ impl Torch {
     /// [`ArenaError::Option`] when an option has a value that cannot work.
     pub fn new(options: TorchOptions) -> Result<Self, ArenaError> {
         options.check()?;
+        let max_split_bytes = options.max_split_bytes;
         Ok(Self {
             options,
             blocks: Blocks::default(),
@@ -85,7 +86,7 @@ impl Torch {
             searches: 0,
             free_since: HashMap::new(),
             kept_bytes: 0,
-            stats: Stats::default(),
+            stats: Stats { max_split_bytes, ..Stats::default() },
         })
     }
 
@@ -121,12 +122,9 @@ impl Torch {
     fn insert_free(&mut self, id: BlockId) {
         let (releasable, split) = self.free_parts(id);
         self.stats.releasable_bytes += releasable;
-        if split > 0 {
-            self.stats.inactive_split.increase(split);
-            self.stats.inactive_split_blocks.increase(1);
-        }
         let block = *self.blocks.get(id);
         let pool = self.segment_of(id).pool;
+        self.stats.count_split(class_of(pool), split);
         self.free[pool].insert(block.len, block.start, id);
         // As in PyTorch, what lies in expandable segments is not collected.
         if self.options.garbage_collection_threshold.is_some()
@@ -141,12 +139,9 @@ impl Torch {
     fn remove_free(&mut self, id: BlockId) {
         let (releasable, split) = self.free_parts(id);
         self.stats.releasable_bytes -= releasable;
-        if split > 0 {
-            self.stats.inactive_split.decrease(split);
-            self.stats.inactive_split_blocks.decrease(1);
-        }
         let block = *self.blocks.get(id);
         let pool = self.segment_of(id).pool;
+        self.stats.count_split_end(class_of(pool), split);
         let found = self.free[pool].remove(block.len, block.start);
         debug_assert_eq!(found, id);
         if !self.free_since.is_empty() {
@@ -214,7 +209,11 @@ impl Torch {
         // At most a segment's tail of 1 MiB, or what a block that is not split may leave unused.
         block.extra = u32::try_from(allocated_bytes - request.size_bytes).unwrap_or(u32::MAX);
         self.blocks.publish(id);
-        self.stats.count_allocation(request.size_bytes, allocated_bytes, hit);
+        let class = class_of(self.segment_of(id).pool);
+        self.stats.count_allocation(class, request.size_bytes, allocated_bytes, hit);
+        if allocated_bytes >= max_split {
+            self.stats.oversize_blocks.increase(1);
+        }
         Placed { addr, allocated_bytes, hit }
     }
 
@@ -258,7 +257,7 @@ impl Torch {
             return Err(failed(source));
         }
         self.blocks.get_mut(id).state = BlockState::Free;
-        self.stats.reserved.increase(range.len);
+        self.stats.count_mapped(class_of(pool), range.len);
         Ok(id)
     }
 
@@ -285,7 +284,7 @@ impl Torch {
         let tail = self.blocks.split(id, mapped_bytes);
         self.blocks.get_mut(tail).state = BlockState::Unmapped;
         self.blocks.get_mut(id).state = BlockState::Free;
-        self.stats.reserved.increase(mapped_bytes);
+        self.stats.count_mapped(class_of(self.segment_of(id).pool), mapped_bytes);
         self.insert_free(id);
         self.release_segment(id, upstream);
     }
@@ -316,7 +315,7 @@ impl Torch {
             dirty: false,
         });
         self.segments[slot as usize] = Some(Segment { range, pool, first_block: id, page_bytes });
-        self.stats.segments.increase(1);
+        self.count_segment(pool, range.len, page_bytes, true);
         Ok(id)
     }
 
@@ -338,7 +337,7 @@ impl Torch {
             self.blocks.get_mut(id).state = BlockState::Unmapped;
             self.insert_free(tail);
         }
-        self.stats.reserved.decrease(done);
+        self.stats.count_unmapped(class_of(self.segment_of(id).pool), done);
         let block = self.blocks.get_mut(id);
         block.state = BlockState::Unmapped;
         let Block { prev, next, segment, .. } = *block;
@@ -376,7 +375,20 @@ impl Torch {
         self.blocks.remove(id);
         self.segments[slot] = None;
         self.unused_segments.push(slot as u16);
-        self.stats.segments.decrease(1);
+        self.count_segment(pool, range.len, pages, false);
+    }
+
+    /// Counts a segment that begins or ends. As in PyTorch, one that expands is never oversize.
+    fn count_segment(&mut self, pool: usize, len: usize, page_bytes: Option<usize>, begins: bool) {
+        let max_split = self.options.max_split_bytes.unwrap_or(usize::MAX);
+        let oversize = usize::from(len >= max_split && page_bytes.is_none());
+        if begins {
+            self.stats.count_segment(class_of(pool));
+            self.stats.oversize_segments.increase(oversize);
+        } else {
+            self.stats.count_segment_end(class_of(pool));
+            self.stats.oversize_segments.decrease(oversize);
+        }
     }
 
     /// Free blocks that are whole segments, small ones last.
@@ -543,6 +555,12 @@ fn whole_pages(range: AddressRange, base: usize, page_bytes: usize) -> AddressRa
     AddressRange::between(start, base + (range.end() - base) / page_bytes * page_bytes)
 }
 
+/// The class of a pool's segments.
+#[inline]
+fn class_of(pool: usize) -> SizeClass {
+    if pool == SMALL { SizeClass::Small } else { SizeClass::Large }
+}
+
 /// What has to be free for a block of `len` bytes at any alignment.
 fn padded(len: usize, align: usize) -> usize {
     len + align.saturating_sub(GRANULE_BYTES)
@@ -572,7 +590,11 @@ impl Placement for Torch {
         let id = self.blocks.find(addr).expect("found above");
         self.blocks.withdraw(id);
         self.blocks.get_mut(id).state = BlockState::Free;
-        self.stats.count_free(ended.requested_bytes, ended.allocated_bytes);
+        let class = class_of(self.segment_of(id).pool);
+        self.stats.count_free(class, ended.requested_bytes, ended.allocated_bytes);
+        if ended.allocated_bytes >= self.options.max_split_bytes.unwrap_or(usize::MAX) {
+            self.stats.oversize_blocks.decrease(1);
+        }
         upstream.note_freed(AddressRange::new(addr, ended.allocated_bytes));
         self.coalesce(id);
         Ok(ended)
@@ -596,7 +618,8 @@ impl Placement for Torch {
         let id = self.blocks.find(addr).expect("found above");
         self.blocks.get_mut(id).extra = extra;
         let allocated = (old.allocated_bytes, old.allocated_bytes);
-        self.stats.count_resize((old.requested_bytes, size_bytes), allocated);
+        let class = class_of(self.segment_of(id).pool);
+        self.stats.count_resize(class, (old.requested_bytes, size_bytes), allocated);
         Ok(self.live_block(addr))
     }
 
@@ -647,7 +670,15 @@ impl Placement for Torch {
     }
 
     fn mapped_ranges(&self) -> Vec<AddressRange> {
-        let mut mapped: Vec<AddressRange> = Vec::new();
+        self.mapped_by_class().into_iter().map(|(range, _)| range).collect()
+    }
+
+    fn class_of_block(&self, addr: usize) -> SizeClass {
+        self.blocks.find(addr).map_or(SizeClass::Large, |id| class_of(self.segment_of(id).pool))
+    }
+
+    fn mapped_by_class(&self) -> Vec<(AddressRange, SizeClass)> {
+        let mut mapped: Vec<(AddressRange, SizeClass)> = Vec::new();
         for segment in self.segments.iter().flatten() {
             let mut id = segment.first_block;
             // Blocks that follow each other in a segment are one range.
@@ -656,8 +687,8 @@ impl Placement for Torch {
                 let block = self.blocks.get(id);
                 if block.state != BlockState::Unmapped {
                     match mapped.last_mut() {
-                        Some(last) if end == Some(block.start) => last.len += block.len,
-                        _ => mapped.push(block.range()),
+                        Some((last, _)) if end == Some(block.start) => last.len += block.len,
+                        _ => mapped.push((block.range(), class_of(segment.pool))),
                     }
                     end = Some(block.start + block.len);
                 }

@@ -19,7 +19,7 @@ use crate::invariant::Violation;
 use crate::placement::{DEFAULT_RANGE_BYTES, LiveBlock, Placed, Placement, check_granule, check_page};
 use crate::range::AddressRange;
 use crate::request::Request;
-use crate::stats::Stats;
+use crate::stats::{SizeClass, Stats};
 use crate::upstream::Upstream;
 
 /// Which requests a freed block serves.
@@ -85,9 +85,13 @@ struct Chunk {
     /// Where the next block that shares the chunk begins.
     next: usize,
     live: usize,
+    live_bytes: usize,
+    /// That of the request it was mapped for.
+    class: SizeClass,
     blocks: Vec<usize>,
-    /// Free blocks, as counted, while others are live.
+    /// Free blocks and bytes, as counted, while others are live.
     split_blocks: usize,
+    split_bytes: usize,
 }
 
 impl Chunk {
@@ -213,11 +217,13 @@ impl Whole {
         let (index, len) = (block.chunk, block.len);
         let chunk = self.chunk_mut(index);
         chunk.live += 1;
+        chunk.live_bytes += len;
+        let class = chunk.class;
         if chunk.live == 1 {
             let bytes = chunk.place.range.len;
             self.stats.releasable_bytes -= bytes;
         }
-        self.stats.count_allocation(requested, len, hit);
+        self.stats.count_allocation(class, requested, len, hit);
         self.count_splits(index);
         Placed { addr, allocated_bytes: len, hit }
     }
@@ -226,13 +232,15 @@ impl Whole {
     /// became live, or free.
     fn count_splits(&mut self, index: u32) {
         let chunk = self.chunk_mut(index);
-        let now = if chunk.live == 0 { 0 } else { chunk.blocks.len() - chunk.live };
-        let before = std::mem::replace(&mut chunk.split_blocks, now);
-        let stats = &mut self.stats;
-        let blocks = stats.inactive_split_blocks.current + now - before;
-        stats.inactive_split_blocks.set(blocks);
-        let bytes = stats.reserved.current - stats.allocated.current - stats.releasable_bytes;
-        stats.inactive_split.set(bytes);
+        let (mut blocks, mut bytes) = (0, 0);
+        if chunk.live > 0 {
+            blocks = chunk.blocks.len() - chunk.live;
+            bytes = chunk.mapped.len - chunk.live_bytes;
+        }
+        let blocks = (std::mem::replace(&mut chunk.split_blocks, blocks), blocks);
+        let bytes = (std::mem::replace(&mut chunk.split_bytes, bytes), bytes);
+        let class = chunk.class;
+        self.stats.change_split(class, blocks, bytes);
     }
 
     fn insert_chunk(&mut self, chunk: Chunk) -> u32 {
@@ -251,6 +259,7 @@ impl Whole {
     /// Maps a new chunk, or says how many bytes are missing and why.
     fn map_chunk(
         &mut self,
+        class: SizeClass,
         len: usize,
         align: usize,
         upstream: &mut dyn Upstream,
@@ -262,16 +271,26 @@ impl Whole {
         if over > 0 {
             return Err((over, None));
         }
-        let ranges = &mut self.stats.segments;
-        let place = self.addresses.take(len, align, upstream, ranges).map_err(|error| (len, Some(error)))?;
+        let taken = self.addresses.take(len, align, class, upstream, &mut self.stats);
+        let place = taken.map_err(|error| (len, Some(error)))?;
         let range = place.range;
         self.stats.map_calls += 1;
         let result = upstream.map(range);
         let mapped_bytes = result.as_ref().map_or_else(|error| error.completed_bytes, |()| len);
-        self.stats.reserved.increase(mapped_bytes);
+        self.stats.count_mapped(class, mapped_bytes);
         self.stats.releasable_bytes += mapped_bytes;
         let mapped = AddressRange::new(range.start, mapped_bytes);
-        let chunk = Chunk { place, mapped, next: range.start, live: 0, blocks: Vec::new(), split_blocks: 0 };
+        let chunk = Chunk {
+            place,
+            mapped,
+            next: range.start,
+            live: 0,
+            live_bytes: 0,
+            class,
+            blocks: Vec::new(),
+            split_blocks: 0,
+            split_bytes: 0,
+        };
         let index = self.insert_chunk(chunk);
         match result {
             Ok(()) => Ok(index),
@@ -286,7 +305,7 @@ impl Whole {
     /// not take stays mapped; if it took a part, the rest serves nobody until the next try. The list of
     /// free blocks is the caller's.
     fn unmap_chunk(&mut self, index: u32, upstream: &mut dyn Upstream) -> usize {
-        let mapped = self.chunk(index).mapped;
+        let Chunk { mapped, class, .. } = *self.chunk(index);
         let done = if mapped.is_empty() {
             0
         } else {
@@ -302,7 +321,7 @@ impl Whole {
         if self.shared == Some(index) {
             self.shared = None;
         }
-        self.stats.reserved.decrease(done);
+        self.stats.count_unmapped(class, done);
         self.stats.releasable_bytes -= done;
         let chunk = self.chunk_mut(index);
         chunk.mapped = AddressRange::between(mapped.start + done, mapped.end());
@@ -314,7 +333,7 @@ impl Whole {
         if gone {
             let chunk = self.chunks[index as usize].take().expect("it was there");
             self.unused_chunks.push(index);
-            self.addresses.give(chunk.place, upstream, &mut self.stats.segments);
+            self.addresses.give(chunk.place, upstream, &mut self.stats);
         }
         done
     }
@@ -370,10 +389,11 @@ impl Placement for Whole {
         self.page_bytes = upstream.page_bytes();
         let (size_bytes, align) = (request.size_bytes, request.align_bytes);
         let overflow = ArenaError::SizeOverflow { size_bytes, align_bytes: align };
+        let class = SizeClass::of(len);
         let len = self.block_bytes(len, align).ok_or(overflow.clone())?;
         let chunk_bytes = len.checked_next_multiple_of(self.page_bytes).ok_or(overflow)?;
         let index = loop {
-            let (missing, source) = match self.map_chunk(chunk_bytes, align, upstream) {
+            let (missing, source) = match self.map_chunk(class, chunk_bytes, align, upstream) {
                 Ok(index) => break index,
                 Err(refused) => refused,
             };
@@ -405,12 +425,14 @@ impl Placement for Whole {
         let block = self.blocks.get_mut(&addr).expect("found above");
         (block.requested, block.dirty) = (None, true);
         let (index, len) = (block.chunk, block.len);
-        self.stats.count_free(ended.requested_bytes, len);
+        let class = self.chunk(index).class;
+        self.stats.count_free(class, ended.requested_bytes, len);
         if self.options.reuse != Reuse::Never {
             self.free.entry(len).or_default().push(addr);
         }
         let chunk = self.chunk_mut(index);
         chunk.live -= 1;
+        chunk.live_bytes -= len;
         let (live, bytes) = (chunk.live, chunk.place.range.len);
         if live == 0 {
             self.stats.releasable_bytes += bytes;
@@ -433,15 +455,18 @@ impl Placement for Whole {
         if len > old.allocated_bytes {
             return Ok(None);
         }
-        self.blocks.get_mut(&addr).expect("found above").requested = Some(size_bytes);
+        let block = self.blocks.get_mut(&addr).expect("found above");
+        block.requested = Some(size_bytes);
+        let index = block.chunk;
+        let class = self.chunk(index).class;
         let allocated = (old.allocated_bytes, old.allocated_bytes);
-        self.stats.count_resize((old.requested_bytes, size_bytes), allocated);
+        self.stats.count_resize(class, (old.requested_bytes, size_bytes), allocated);
         Ok(self.live_block(addr))
     }
 
     fn trim(&mut self, upstream: &mut dyn Upstream, target_bytes: usize) -> usize {
         let returned = self.unmap_free_chunks(upstream, target_bytes);
-        self.addresses.release_unused(upstream, &mut self.stats.segments);
+        self.addresses.release_unused(upstream, &mut self.stats);
         returned
     }
 
@@ -476,6 +501,15 @@ impl Placement for Whole {
 
     fn mapped_ranges(&self) -> Vec<AddressRange> {
         self.chunks.iter().flatten().map(|chunk| chunk.mapped).filter(|range| !range.is_empty()).collect()
+    }
+
+    fn mapped_by_class(&self) -> Vec<(AddressRange, SizeClass)> {
+        let mapped = self.chunks.iter().flatten().filter(|chunk| !chunk.mapped.is_empty());
+        mapped.map(|chunk| (chunk.mapped, chunk.class)).collect()
+    }
+
+    fn class_of_block(&self, addr: usize) -> SizeClass {
+        self.blocks.get(&addr).map_or(SizeClass::Large, |block| self.chunk(block.chunk).class)
     }
 
     fn stats(&self) -> &Stats {

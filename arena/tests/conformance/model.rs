@@ -1,6 +1,8 @@
 //! The naive model: a list of live blocks, and what must be true of them after each step.
 
-use mempool_arena::{Arena, LiveBlock, Placed, Request, SimulatedUpstream, Upstream};
+use mempool_arena::{
+    Arena, LiveBlock, Placed, Request, SimulatedUpstream, SizeClass, Stats, Upstream, Usage,
+};
 
 use crate::PAGE_BYTES;
 
@@ -62,7 +64,11 @@ impl Checked {
             assert!(now.reserved.current >= before.reserved.current + bytes);
         }
         assert_eq!(now.requested, before.requested);
-        assert_eq!((now.allocated, now.active, now.blocks), (before.allocated, before.active, before.blocks));
+        assert_eq!((now.allocated, now.blocks), (before.allocated, before.blocks));
+        for (now, before) in [(now.small, before.small), (now.large, before.large)] {
+            assert_eq!((now.requested, now.allocated), (before.requested, before.allocated));
+            assert_eq!(now.blocks, before.blocks);
+        }
         assert_eq!((now.hits, now.misses, now.failures), (before.hits, before.misses, before.failures));
         assert_eq!(now.buckets, before.buckets);
     }
@@ -115,8 +121,7 @@ impl Checked {
         assert_eq!(stats.blocks.current, self.live.len());
         assert_eq!(stats.requested.current, self.live.iter().map(|block| block.requested).sum::<usize>());
         assert!(stats.requested.current <= stats.allocated.current);
-        assert!(stats.allocated.current <= stats.active.current);
-        assert!(stats.active.current <= stats.reserved.current);
+        assert!(stats.allocated.current <= stats.reserved.current);
         assert!(self.arena.largest_free_bytes() <= stats.free_bytes());
         if let Some(limit) = self.limit_bytes {
             assert!(stats.reserved.current <= limit, "{} reserved", stats.reserved.current);
@@ -125,8 +130,28 @@ impl Checked {
             assert_eq!(stat.total_allocated - stat.total_freed(), stat.current as u64);
             assert!(stat.peak >= stat.current);
         }
+        self.check_classes(stats);
         let by_bucket = stats.buckets.iter().fold((0, 0), |sum, b| (sum.0 + b.hits, sum.1 + b.misses));
         assert_eq!(by_bucket, (stats.hits, stats.misses));
+    }
+
+    /// Figures of a class are what lies in its segments, however they were counted.
+    fn check_classes(&self, stats: &Stats) {
+        for class in [SizeClass::Small, SizeClass::Large] {
+            let said = stats.of_class(class);
+            let of_class = |block: &&Live| self.arena.class_of_block(block.addr) == class;
+            let live: Vec<&Live> = self.live.iter().filter(of_class).collect();
+            assert_eq!(said.blocks.current, live.len(), "{class:?} blocks");
+            assert_eq!(said.requested.current, live.iter().map(|block| block.requested).sum::<usize>());
+            let segments = self.arena.layout().into_iter().filter(|segment| segment.class == class);
+            let (mut mapped, mut allocated) = (0, 0);
+            for segment in segments {
+                mapped += segment.range.len;
+                let used = segment.parts.iter().filter(|part| part.usage != Usage::Free);
+                allocated += used.map(|part| part.range.len).sum::<usize>();
+            }
+            assert_eq!((said.reserved.current, said.allocated.current), (mapped, allocated), "{class:?}");
+        }
     }
 
     /// Frees everything; then all memory must go back.

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mempool_arena::{Arena, ArenaError, Compaction, Effort, HeapId, LiveBlock, Placed, Placement, Request};
+use mempool_arena::{
+    Arena, ArenaError, Compaction, Effort, HeapId, LiveBlock, Placed, Placement, Request, SizeClass,
+};
 
 use crate::buffer::Spot;
 use crate::device::driver::{CaptureId, CaptureState, DriverResult, Event, Stream, StreamId};
@@ -21,9 +23,11 @@ use crate::device::guard::Guarded;
 use crate::device::pool_slot::{GraphToken, PoolSlot};
 use crate::device::state::DeviceState;
 use crate::device::upstream::{DeviceArena, DeviceUpstream, Taking};
+use crate::device::waiting::Waiting;
 use crate::history::{self, Observed};
 use crate::lock::Lock;
 use crate::recording::{self, Change, Listener, Source};
+use crate::stats::Figures;
 use crate::step::{DEVICE_GRANULE_BYTES, StepNumber};
 
 /// In whose order an arena's memory is used.
@@ -114,6 +118,8 @@ impl Waits {
 struct Pending {
     addr: usize,
     block: LiveBlock,
+    /// What it is counted as; `None` for what lies in another block, that of a step or of buffers.
+    class: Option<SizeClass>,
     waits: Waits,
 }
 
@@ -137,6 +143,8 @@ pub(crate) struct ArenaCore {
     pending: VecDeque<Pending>,
     /// The addresses of what is pending.
     waiting: HashSet<usize>,
+    /// Their figures.
+    in_use: Waiting,
     requests_since_drain: u32,
 }
 
@@ -152,6 +160,11 @@ impl ArenaSlot {
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, Option<ArenaCore>> {
         self.core.lock()
+    }
+
+    /// The lock, unless somebody holds it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Option<ArenaCore>>> {
+        self.core.try_lock()
     }
 
     /// The arena, if it still is this pool's for this owner.
@@ -197,6 +210,7 @@ impl ArenaSlot {
             guards: HashMap::new(),
             pending: VecDeque::new(),
             waiting: HashSet::new(),
+            in_use: Waiting::default(),
             requests_since_drain: 0,
         });
     }
@@ -313,6 +327,7 @@ impl ArenaCore {
     #[inline]
     pub(crate) fn place_mapped(&mut self, request: Request) -> Option<Placed> {
         let placed = self.arena.allocate_mapped(request)?;
+        self.in_use.note_allocation(self.arena.stats());
         self.note(Change::Allocated { addr: placed.addr, size_bytes: request.size_bytes });
         Some(placed)
     }
@@ -345,6 +360,7 @@ impl ArenaCore {
         self.arena.upstream_mut().serve(stream);
         let placed = place(&mut self.arena);
         self.arena.upstream_mut().serve(None);
+        self.in_use.note_allocation(self.arena.stats());
         if let Ok(placed) = &placed {
             self.note(Change::Allocated { addr: placed.addr, size_bytes: request.size_bytes });
         }
@@ -453,7 +469,12 @@ impl ArenaCore {
     pub(crate) fn defer(&mut self, addr: usize, waits: Waits) -> Result<(), Waits> {
         match self.arena.live_block(addr).filter(|_| !self.is_pending(addr)) {
             Some(block) => {
-                self.pending.push_back(Pending { addr, block, waits });
+                let in_slab = self.arena.is_in_slab(addr);
+                let class = (!in_slab).then(|| self.arena.class_of_block(addr));
+                if let Some(class) = class {
+                    self.in_use.begin(self.arena.stats(), class, block);
+                }
+                self.pending.push_back(Pending { addr, block, class, waits });
                 self.waiting.insert(addr);
                 self.note(Change::Freed { addr });
                 Ok(())
@@ -478,13 +499,29 @@ impl ArenaCore {
         self.arena.live_count() - self.pending.len()
     }
 
-    /// Requested and allocated bytes of freed blocks that wait, and their number. What lies in the slab of a step
-    /// is a part of it.
-    pub(crate) fn pending_blocks(&self) -> (usize, usize, usize) {
-        let blocks = self.pending.iter().filter(|pending| !self.arena.is_in_slab(pending.addr));
-        blocks.fold((0, 0, 0), |(requested, allocated, count), Pending { block, .. }| {
-            (requested + block.requested_bytes, allocated + block.allocated_bytes, count + 1)
-        })
+    /// Bytes of freed blocks that wait. What lies in the slab of a step is a part of it.
+    pub(crate) fn pending_bytes(&self) -> usize {
+        self.in_use.allocated_bytes()
+    }
+
+    /// The figures of what users have, and of what is in use.
+    pub(crate) fn figures(&self) -> Figures {
+        self.in_use.figures(self.arena.stats())
+    }
+
+    /// Follows the peaks after the arena placed a block by itself, for a step or for buffers.
+    pub(crate) fn note_kept_block(&mut self) {
+        self.in_use.note_allocation(self.arena.stats());
+    }
+
+    pub(crate) fn reset_peaks(&mut self) {
+        self.arena.reset_peaks();
+        self.in_use.reset_peaks(self.arena.stats());
+    }
+
+    pub(crate) fn reset_accumulated(&mut self) {
+        self.arena.reset_accumulated();
+        self.in_use.reset_accumulated();
     }
 
     /// Makes those waiting blocks free whose work is done. Never waits. The context is current.
@@ -550,6 +587,9 @@ impl ArenaCore {
             let uses = self.take_uses(pending.addr);
             own.end_uses_later(uses);
             self.tell_heaps();
+            if let Some(class) = pending.class {
+                self.in_use.end(class, pending.block);
+            }
             let freed = self.arena.free(pending.addr);
             debug_assert!(freed.is_ok(), "a waiting block is live");
             self.note(Change::Completed { addr: pending.addr });

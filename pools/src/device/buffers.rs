@@ -154,6 +154,7 @@ impl PoolSlot {
         core.arena.upstream_mut().serve(Some(stream));
         let done = f(&mut core.arena);
         core.arena.upstream_mut().serve(None);
+        core.note_kept_block();
         Ok(done)
     }
 }

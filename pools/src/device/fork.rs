@@ -18,6 +18,7 @@ pub(crate) fn hold_for_fork(platform: &'static Inner) {
         device.last_oom.hold_for_fork();
         device.guard_reports.hold_for_fork();
         device.ended_uses.hold_for_fork();
+        device.past.hold_for_fork();
     }
     platform.registry.hold_for_fork();
     platform.region.lock_for_fork().hold_for_fork();
@@ -34,6 +35,8 @@ pub(crate) unsafe fn release_after_fork(platform: &'static Inner) {
     unsafe { platform.registry.release_after_fork() };
     let devices = platform.devices();
     for device in &devices {
+        // SAFETY: as above.
+        unsafe { device.past.release_after_fork() };
         // SAFETY: as above.
         unsafe { device.ended_uses.release_after_fork() };
         // SAFETY: as above.

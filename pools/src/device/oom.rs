@@ -162,6 +162,7 @@ fn find_room(pool: &'static PoolSlot, call: &Call, request: Request, refused: Ar
     if let Some(addr) = again(true) {
         return Some(addr);
     }
+    pool.count_retry();
     // The pool's own other memory, then the default pool's and that of pools that are no more.
     for target_bytes in pool.own_targets(request) {
         if pool.trim_for_own(call, target_bytes) > 0
@@ -196,7 +197,7 @@ fn find_room(pool: &'static PoolSlot, call: &Call, request: Request, refused: Ar
         }
     }
     // Everything that was queued is waited for, and the search begins again.
-    if device.synchronize() {
+    if pool.synchronize() {
         for pool in device.pools() {
             pool.flush();
         }
@@ -221,8 +222,22 @@ fn find_room(pool: &'static PoolSlot, call: &Call, request: Request, refused: Ar
             return Some(addr);
         }
     }
+    if is_refused_by_limit(device.total_bytes, &refused.borrow()) {
+        pool.count_limit_refusal();
+    }
     device.note_oom(report(pool, call, request, &refused.borrow()));
     None
+}
+
+/// Whether a limit refused that is less than the device has.
+fn is_refused_by_limit(total_bytes: usize, refused: &ArenaError) -> bool {
+    match refused {
+        ArenaError::OutOfMemory { source: Some(UpstreamError::Exhausted { capacity_bytes, .. }), .. } => {
+            *capacity_bytes < total_bytes
+        }
+        ArenaError::OutOfMemory { source, .. } => source.is_none(),
+        _ => false,
+    }
 }
 
 /// Whether it is the pool's own limit that refused.
@@ -251,7 +266,7 @@ fn report(pool: &'static PoolSlot, call: &Call, request: Request, refused: &Aren
     let device = pool.device;
     let stats = pool.stats();
     let mut waiting_bytes = 0;
-    pool.for_each_arena(|core: &mut ArenaCore| waiting_bytes += core.pending_blocks().1);
+    pool.for_each_arena(|core: &mut ArenaCore| waiting_bytes += core.pending_bytes());
     let (device_free_bytes, _) = device.memory_info().unwrap_or((0, device.total_bytes));
     let source = Source { device: Some(device.id), pool_id: pool.id(), order: Some(call.owner) };
     history::note_oom(source, request.size_bytes, device_free_bytes);

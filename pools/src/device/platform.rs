@@ -250,6 +250,11 @@ impl Inner {
         self.registry.lock().devices.clone()
     }
 
+    /// As [`devices`](Self::devices), unless a device is just being opened.
+    pub(crate) fn devices_now(&self) -> Option<Vec<&'static DeviceState>> {
+        self.registry.try_lock().map(|registry| registry.devices.clone())
+    }
+
     pub(crate) fn device(&'static self, ordinal: u32) -> Result<&'static DeviceState, PoolError> {
         let known =
             |registry: &Registry| registry.devices.iter().copied().find(|state| state.ordinal == ordinal);

@@ -3,15 +3,18 @@
 //! Slots are never freed, only used again. A pool ends when its last handle is gone, its last
 //! block is freed and no graph uses its memory any more; whoever notices tears it down.
 
+mod figures;
 mod sizes;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use mempool_arena::{AddressRange, ArenaError, PlanJob, Request, Stats, StepId, UpstreamError, Violation};
+use mempool_arena::{AddressRange, ArenaError, PlanJob, Request, StepId, UpstreamError, Violation};
 
+pub(crate) use self::figures::Busy;
+use self::figures::Counters;
 use self::sizes::Sizes;
 use crate::blocks::Blocks;
 use crate::device::arena_slot::{ArenaCore, ArenaSlot, Owner};
@@ -26,7 +29,7 @@ use crate::error::PoolError;
 use crate::lock::Lock;
 use crate::options::Resolved;
 use crate::recording::Listener;
-use crate::stats::{PoolStats, StepStats};
+use crate::stats::{Figures, StepStats};
 use crate::step::StepNumber;
 
 /// How a device pool is set up.
@@ -55,16 +58,9 @@ pub(crate) struct PoolSlot {
     garbage_collection_threshold: AtomicU64,
     release_threshold_bytes: AtomicUsize,
     sizes: Sizes,
-    /// Bytes the pool holds, and the most it held.
+    /// Bytes the pool holds.
     held: AtomicUsize,
-    held_peak: AtomicUsize,
-    held_total: AtomicU64,
-    /// Nanoseconds spent in the driver's mapping calls.
-    mapping_ns: AtomicU64,
-    bypassed_count: AtomicU64,
-    bypassed_bytes: AtomicU64,
-    refused_count: AtomicU64,
-    refused_bytes: AtomicU64,
+    counters: Counters,
     core: Lock<Option<PoolCore>>,
 }
 
@@ -75,9 +71,19 @@ pub(crate) struct PoolCore {
     arenas: Vec<(Owner, &'static ArenaSlot)>,
     ended: Vec<Ended>,
     /// Figures of arenas that are no more.
-    past: Stats,
+    past: Figures,
+    /// The highest sums of peaks that there were when arenas ended.
+    highest: Figures,
     at_step_start: StepStats,
     last_step: StepStats,
+}
+
+impl PoolCore {
+    /// The pool's arenas, all of them.
+    fn arenas(&self) -> impl Iterator<Item = &'static ArenaSlot> + '_ {
+        let current = self.arenas.iter().map(|&(_, arena)| arena);
+        current.chain(self.ended.iter().map(|ended| ended.arena))
+    }
 }
 
 /// An arena whose stream is gone.
@@ -106,13 +112,7 @@ impl PoolSlot {
             release_threshold_bytes: AtomicUsize::new(usize::MAX),
             sizes: Sizes::default(),
             held: AtomicUsize::new(0),
-            held_peak: AtomicUsize::new(0),
-            held_total: AtomicU64::new(0),
-            mapping_ns: AtomicU64::new(0),
-            bypassed_count: AtomicU64::new(0),
-            bypassed_bytes: AtomicU64::new(0),
-            refused_count: AtomicU64::new(0),
-            refused_bytes: AtomicU64::new(0),
+            counters: Counters::default(),
             core: Lock::new(None),
         }))
     }
@@ -127,13 +127,8 @@ impl PoolSlot {
         self.set_garbage_collection_threshold(options.garbage_collection_threshold);
         self.set_release_threshold(options.release_threshold_bytes);
         self.sizes.open(options.growth_factor, options.headroom_share);
-        for counter in [&self.bypassed_count, &self.bypassed_bytes, &self.refused_count, &self.refused_bytes]
-        {
-            counter.store(0, Ordering::Relaxed);
-        }
-        self.held_peak.store(self.held.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.held_total.store(0, Ordering::Relaxed);
-        self.mapping_ns.store(0, Ordering::Relaxed);
+        self.counters.reset(self.held_bytes());
+        self.counters.reset_peak(self.held_bytes());
         self.retired.store(false, Ordering::Release);
         self.id.store(id, Ordering::Release);
         *self.core.lock() = Some(PoolCore {
@@ -142,7 +137,8 @@ impl PoolSlot {
             blocks: setup.blocks,
             arenas: Vec::new(),
             ended: Vec::new(),
-            past: Stats::default(),
+            past: Figures::default(),
+            highest: Figures::default(),
             at_step_start: StepStats::default(),
             last_step: StepStats::default(),
         });
@@ -196,8 +192,7 @@ impl PoolSlot {
     }
 
     pub(crate) fn count_bypassed(&self, bytes: usize) {
-        self.bypassed_count.fetch_add(1, Ordering::Relaxed);
-        self.bypassed_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.counters.bypassed.add(bytes);
     }
 
     /// Counts `bytes` as held if the pool's limit, the device's memory fraction and its headroom
@@ -229,8 +224,8 @@ impl PoolSlot {
             device.physical.fetch_sub(bytes, Ordering::AcqRel);
             return Err(exhausted(total - free, total - headroom.min(total)));
         }
-        self.held_peak.fetch_max(before + bytes, Ordering::Relaxed);
-        self.held_total.fetch_add(bytes as u64, Ordering::Relaxed);
+        device.note_physical();
+        self.counters.note_held(before + bytes, bytes);
         Ok(())
     }
 
@@ -238,7 +233,7 @@ impl PoolSlot {
     pub(crate) fn timed<R>(&self, call: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = call();
-        self.mapping_ns.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.counters.note_mapping(start.elapsed());
         result
     }
 
@@ -338,8 +333,7 @@ impl PoolSlot {
         match super::oom::make_room(self, call, request, refused) {
             Some(addr) => Allocation::Block(addr),
             None => {
-                self.refused_count.fetch_add(1, Ordering::Relaxed);
-                self.refused_bytes.fetch_add(request.size_bytes as u64, Ordering::Relaxed);
+                self.counters.refused.add(request.size_bytes);
                 Allocation::OutOfMemory
             }
         }
@@ -407,7 +401,7 @@ impl PoolSlot {
             }
             // A graph's last launch may run yet. It is waited for when many graphs have gone.
             let many = waiting >= GRAPHS_BEFORE_WAITING;
-            if wait || !may_wait || !many || !self.device.synchronize() {
+            if wait || !may_wait || !many || !self.synchronize() {
                 return;
             }
         }
@@ -463,9 +457,7 @@ impl PoolSlot {
     /// The pool's arenas, all of them.
     pub(crate) fn arenas(&self) -> Vec<&'static ArenaSlot> {
         let guard = self.core.lock();
-        let Some(core) = guard.as_ref() else { return Vec::new() };
-        let current = core.arenas.iter().map(|&(_, arena)| arena);
-        current.chain(core.ended.iter().map(|ended| ended.arena)).collect()
+        guard.as_ref().map_or_else(Vec::new, |core| core.arenas().collect())
     }
 
     /// Runs `f` on each arena of the pool, one after the other.
@@ -491,6 +483,7 @@ impl PoolSlot {
                 // Its pages may be new: then they are mapped without waiting for the stream.
                 let slab = core.arena.wanted_slab(&solved).map(|request| {
                     let block = core.arena.allocate(request)?;
+                    core.note_kept_block();
                     Ok::<_, ArenaError>(AddressRange::new(block.addr, request.size_bytes))
                 });
                 // Without memory for it the step goes on as it is.
@@ -522,7 +515,7 @@ impl PoolSlot {
                     aside |= core.arena.upstream().has_set_aside();
                     waiting |= core.waits_for_work();
                 });
-                let idle = (aside || waiting) && self.device.synchronize();
+                let idle = (aside || waiting) && self.synchronize();
                 self.flush();
                 if !idle || !waiting {
                     break;
@@ -551,14 +544,24 @@ impl PoolSlot {
     }
 
     fn end_empty_arenas(&self, core: &mut PoolCore) {
+        let (mut before, mut any_ends) = (Figures::default(), false);
+        for arena in core.arenas() {
+            if let Some(core) = arena.lock().as_ref() {
+                before.add(&core.figures());
+                any_ends |= core.is_empty();
+            }
+        }
+        if any_ends {
+            core.highest.raise_peaks(&before);
+        }
         let PoolCore { arenas, ended, past, .. } = core;
         let mut keep = |arena: &'static ArenaSlot| {
             let mut guard = arena.lock();
             let Some(last) = guard.take_if(|core| core.is_empty()) else { return guard.is_some() };
-            let mut stats = last.arena.stats().clone();
+            let mut figures = last.figures();
             // What is no more has no peak of its own.
-            stats.reset_peaks();
-            past.add(&stats);
+            figures.reset_peaks();
+            past.add(&figures);
             self.device.platform.return_arena(arena.index);
             false
         };
@@ -615,63 +618,15 @@ impl PoolSlot {
         let mut guard = self.core.lock();
         let empty = guard.as_ref().is_some_and(|core| core.arenas.is_empty() && core.ended.is_empty());
         if empty && self.is_retired() {
-            *guard = None;
+            if let Some(core) = guard.take() {
+                self.device.remember_pool(self.stats_of(&core, core.past.clone(), 0).of_the_past());
+            }
             self.retired.store(false, Ordering::Release);
             drop(guard);
             self.device.return_slot(self);
         }
         // Otherwise work still uses the pool, or a capture forbids waiting: it is tried again by
         // `sweep`.
-    }
-
-    pub(crate) fn stats(&'static self) -> PoolStats {
-        self.stats_if_open().expect("a pool with a handle is open")
-    }
-
-    pub(crate) fn stats_if_open(&'static self) -> Option<PoolStats> {
-        // The lock is held throughout, so that no arena moves into the past meanwhile.
-        let guard = self.core.lock();
-        let core = guard.as_ref()?;
-        let mut stats = core.past.clone();
-        let (mut waiting, mut largest) = ((0, 0, 0), 0);
-        let current = core.arenas.iter().map(|&(_, arena)| arena);
-        for arena in current.chain(core.ended.iter().map(|ended| ended.arena)) {
-            let mut guard = arena.lock();
-            let Some(core) = guard.as_mut() else { continue };
-            core.arena.settle();
-            stats.add(core.arena.stats());
-            let (requested, allocated, count) = core.pending_blocks();
-            waiting = (waiting.0 + requested, waiting.1 + allocated, waiting.2 + count);
-            largest = largest.max(core.arena.largest_free_bytes());
-        }
-        // A freed block that work still uses is active, but nobody's.
-        stats.requested.current -= waiting.0;
-        stats.allocated.current -= waiting.1;
-        stats.blocks.current -= waiting.2;
-        // Pages that are set aside are still the pool's.
-        stats.reserved.current = self.held_bytes();
-        stats.reserved.peak = self.held_peak.load(Ordering::Relaxed);
-        stats.reserved.total_allocated = self.held_total.load(Ordering::Relaxed);
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Some(PoolStats {
-            name: core.name.clone(),
-            largest_free_bytes: largest,
-            bypassed_count: count(&self.bypassed_count),
-            bypassed_bytes: count(&self.bypassed_bytes),
-            overflow_count: count(&self.refused_count),
-            overflow_bytes: count(&self.refused_bytes),
-            mapping_time: Duration::from_nanos(count(&self.mapping_ns)),
-            last_step: core.last_step,
-            placement: stats,
-        })
-    }
-
-    pub(crate) fn reset_peaks(&'static self) {
-        self.for_each_arena(|core| core.arena.reset_peaks());
-        self.held_peak.store(self.held_bytes(), Ordering::Relaxed);
-        if let Some(core) = self.core.lock().as_mut() {
-            core.past.reset_peaks();
-        }
     }
 
     pub(crate) fn validate(&'static self) -> Result<(), Violation> {

@@ -20,6 +20,7 @@ use crate::error::PoolError;
 use crate::lock::Lock;
 use crate::recording::Listener;
 use crate::sizing::Available;
+use crate::stats::{GroupStats, PoolStats};
 use crate::{os, registry};
 
 /// Ordered against `usize::MAX`, which stands for no limit.
@@ -40,6 +41,10 @@ pub(crate) struct DeviceState {
     pub(super) events: Lock<Vec<Event>>,
     /// Bytes that all pools of the device hold.
     pub(crate) physical: AtomicUsize,
+    /// The most that they held.
+    physical_peak: AtomicUsize,
+    /// Figures of pools that are no more.
+    pub(super) past: Lock<Option<Box<PoolStats>>>,
     /// Bytes that they may hold, by the memory fraction.
     allowed: AtomicUsize,
     /// The share that `allowed` was computed from, as bits of an `f64`.
@@ -95,6 +100,8 @@ impl DeviceState {
             pools: Lock::new(Pools::default()),
             events: Lock::new(Vec::new()),
             physical: AtomicUsize::new(0),
+            physical_peak: AtomicUsize::new(0),
+            past: Lock::new(None),
             allowed: AtomicUsize::new(NO_LIMIT),
             fraction: AtomicU64::new(1_f64.to_bits()),
             headroom: AtomicUsize::new(0),
@@ -147,6 +154,40 @@ impl DeviceState {
     /// Every pool slot that was ever used.
     pub(crate) fn pools(&self) -> Vec<&'static PoolSlot> {
         self.pools.lock().slots.clone()
+    }
+
+    /// Notes that pools hold more than before.
+    pub(crate) fn note_physical(&self) {
+        self.physical_peak.fetch_max(self.physical.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Counts a pool that is no more.
+    pub(crate) fn remember_pool(&self, pool: PoolStats) {
+        self.past.lock().get_or_insert_default().add(&pool);
+    }
+
+    /// The figures of all pools.
+    pub(crate) fn stats(&'static self) -> GroupStats {
+        let past = self.past.lock().clone();
+        let name = format!("device {}", self.ordinal);
+        let mut group = GroupStats::new(name, Some(self.ordinal), past.as_deref());
+        self.pools().into_iter().filter_map(PoolSlot::stats_if_open).for_each(|pool| group.push(pool));
+        let reserved = &mut group.total.placement.reserved;
+        // A pool may hold more by now than when that was noted last.
+        reserved.peak = self.physical_peak.load(Ordering::Relaxed).max(reserved.current);
+        group
+    }
+
+    pub(crate) fn reset_peaks(&'static self) {
+        self.pools().into_iter().for_each(PoolSlot::reset_peaks);
+        self.physical_peak.store(self.physical.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    pub(crate) fn reset_accumulated(&'static self) {
+        self.pools().into_iter().for_each(PoolSlot::reset_accumulated);
+        if let Some(past) = self.past.lock().as_mut() {
+            past.reset_accumulated();
+        }
     }
 
     /// The policy that a pool gets when none is asked for.

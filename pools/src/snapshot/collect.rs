@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mempool_arena::{MappedSegment, Usage};
+use mempool_arena::{MappedSegment, SizeClass, Usage};
 
 use super::{
     AllocatorSettings, Block, BlockState, DeviceInfo, DeviceKind, Empty, Extra, Order, PoolInfo, Segment,
@@ -15,9 +15,6 @@ use crate::history::{self, Log};
 use crate::recording::Source;
 use crate::slot::{Look, Slot};
 use crate::stats::PoolStats;
-
-/// Blocks up to this are small, as PyTorch has it.
-const SMALL_BYTES: usize = 1 << 20;
 
 /// Puts a snapshot together.
 pub(crate) struct Collector {
@@ -129,7 +126,7 @@ impl Collector {
     }
 
     fn add(&mut self, of: &Of<'_>, layout: Vec<MappedSegment>, is_pending: impl Fn(usize) -> bool) {
-        for MappedSegment { range, parts } in layout {
+        for MappedSegment { range, class, parts } in layout {
             let block = |part: mempool_arena::LaidOut| {
                 let (requested_size, state, is_kept) = match part.usage {
                     Usage::Live { requested_bytes } if is_pending(part.range.start) => {
@@ -151,8 +148,6 @@ impl Collector {
                 blocks.iter().filter(|block| counts(block.state)).map(of).sum()
             };
             let is_allocated = |state| state == BlockState::ActiveAllocated;
-            let used = blocks.iter().filter(|block| block.state != BlockState::Inactive);
-            let is_large = used.map(|block| block.size).max().unwrap_or(range.len) > SMALL_BYTES;
             self.segments.push(Segment {
                 device: of.device,
                 address: range.start,
@@ -161,7 +156,10 @@ impl Collector {
                 active_size: sum(|block| block.size, |state| state != BlockState::Inactive),
                 requested_size: sum(|block| block.requested_size, is_allocated),
                 stream: of.stream,
-                segment_type: if is_large { SegmentType::Large } else { SegmentType::Small },
+                segment_type: match class {
+                    SizeClass::Small => SegmentType::Small,
+                    SizeClass::Large => SegmentType::Large,
+                },
                 segment_pool_id: (0, of.pool_id),
                 is_expandable: of.is_expandable,
                 frames: Empty,

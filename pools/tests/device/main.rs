@@ -22,6 +22,7 @@ mod recorded;
 mod recording;
 mod shortage;
 mod sizing;
+mod statistics;
 mod steps;
 
 #[path = "../memory_viz.rs"]

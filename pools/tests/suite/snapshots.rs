@@ -184,9 +184,12 @@ proptest! {
     #[test]
     fn figures_are_what_a_recount_of_the_snapshot_comes_to(
         ops in prop::collection::vec((0_u8..5, 0_usize..64, 1_usize..6_000_000), 1..60),
-        policy in 0_usize..8,
+        policy in 0_usize..10,
     ) {
-        const POLICIES: [&str; 8] = ["pages", "pages,mode:moving", "buckets", "buddy", "bfc", "torch", "simple", "expandable"];
+        const POLICIES: [&str; 10] = [
+            "pages", "pages,mode:moving", "buckets", "buddy", "bfc", "torch", "simple", "expandable", "none",
+            "pages,no_split:True",
+        ];
         let conf = format!("policy:{}", POLICIES[policy]);
         let pool = MemPool::builder().conf(&conf).unwrap().build().unwrap();
         let mut blocks: Vec<Vec<u8>> = Vec::new();

@@ -6,6 +6,7 @@ use crate::error::{ArenaError, MapError, UpstreamError};
 use crate::placement::check_page;
 use crate::range::AddressRange;
 use crate::request::Request;
+use crate::stats::SizeClass;
 use crate::upstream::Upstream;
 
 impl Bfc {
@@ -129,7 +130,7 @@ impl Bfc {
                 let mapped = AddressRange::new(reserved.start, 0);
                 let (first_block, clean_from) = (BlockId::NONE, reserved.start);
                 self.regions[slot as usize] = Some(Region { reserved, mapped, first_block, clean_from });
-                self.stats.segments.increase(1);
+                self.stats.count_segment(SizeClass::Large);
                 Ok(slot)
             }
             Err(error) => {
@@ -153,7 +154,7 @@ impl Bfc {
         });
         let region = self.region_mut(slot);
         (region.mapped, region.first_block, region.clean_from) = (mapped, id, mapped.start);
-        self.stats.reserved.increase(mapped.len);
+        self.stats.count_mapped(SizeClass::Large, mapped.len);
         id
     }
 
@@ -171,7 +172,7 @@ impl Bfc {
             return 0;
         }
         self.remove_free(id);
-        self.stats.reserved.decrease(done);
+        self.stats.count_unmapped(SizeClass::Large, done);
         let rest = AddressRange::between(range.start + done, range.end());
         self.region_mut(slot).mapped = rest;
         if rest.is_empty() {
@@ -195,7 +196,7 @@ impl Bfc {
             }
             self.regions[slot as usize] = None;
             self.unused_regions.push(slot);
-            self.stats.segments.decrease(1);
+            self.stats.count_segment_end(SizeClass::Large);
         }
     }
 

@@ -3,6 +3,7 @@
 use super::{Bfc, Region, is_whole_region};
 use crate::block::{BlockId, BlockState};
 use crate::invariant::Violation;
+use crate::stats::ClassCounts;
 
 /// What the walk has counted so far.
 #[derive(Default)]
@@ -39,17 +40,17 @@ impl Bfc {
             ("free blocks", self.free.len(), counted.free),
             ("requested", stats.requested.current, counted.requested),
             ("allocated", stats.allocated.current, counted.allocated),
-            ("active", stats.active.current, counted.allocated),
             ("reserved", stats.reserved.current, counted.reserved),
             ("releasable", stats.releasable_bytes, counted.releasable),
             ("inactive split", stats.inactive_split.current, counted.split),
             ("inactive split blocks", stats.inactive_split_blocks.current, counted.split_blocks),
             ("segments", stats.segments.current, counted.regions),
+            ("small segments", stats.small.segments.current, 0),
             ("empty regions", self.empty_regions.len(), counted.empty_regions),
         ] {
             Violation::unless(found == expected, || format!("{what}: {found}, expected {expected}"))?;
         }
-        Ok(())
+        stats.check_classes(ClassCounts::default())
     }
 
     fn check_region(&self, slot: usize, region: &Region, counted: &mut Counted) -> Result<(), Violation> {

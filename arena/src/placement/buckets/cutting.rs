@@ -22,28 +22,26 @@ impl Buckets {
     #[inline]
     pub(super) fn insert_free(&mut self, id: BlockId) {
         let Block { start, len, segment, .. } = *self.blocks.get(id);
+        let class = self.segment(segment).class;
         if self.is_whole(id) {
             self.stats.releasable_bytes += len;
             self.idle.push_newest(segment);
         } else {
-            self.stats.inactive_split.increase(len);
-            self.stats.inactive_split_blocks.increase(1);
+            self.stats.count_split(class.counted_as(), len);
         }
-        let class = self.segment(segment).class;
         self.free[class as usize].insert(len, start, id);
     }
 
     #[inline]
     pub(super) fn remove_free(&mut self, id: BlockId) {
         let Block { start, len, segment, .. } = *self.blocks.get(id);
+        let class = self.segment(segment).class;
         if self.is_whole(id) {
             self.stats.releasable_bytes -= len;
             self.idle.remove(segment);
         } else {
-            self.stats.inactive_split.decrease(len);
-            self.stats.inactive_split_blocks.decrease(1);
+            self.stats.count_split_end(class.counted_as(), len);
         }
-        let class = self.segment(segment).class;
         let found = self.free[class as usize].remove(len, start);
         debug_assert_eq!(found, id);
     }
@@ -104,7 +102,7 @@ impl Buckets {
         let extra = u32::try_from(allocated_bytes - request.size_bytes);
         block.extra = extra.expect("a page and what a large block may leave unused is less");
         self.blocks.publish(id);
-        self.stats.count_allocation(request.size_bytes, allocated_bytes, hit);
+        self.stats.count_allocation(class.counted_as(), request.size_bytes, allocated_bytes, hit);
         Placed { addr, allocated_bytes, hit }
     }
 

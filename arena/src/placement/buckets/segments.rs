@@ -49,9 +49,12 @@ impl Buckets {
             return Err(Refused { missing_bytes: over, source: None });
         }
         let refused = |source| Refused { missing_bytes: len, source: Some(source) };
-        let place = self.addresses.take(len, align, upstream, &mut self.stats.segments).map_err(refused)?;
+        let place = self
+            .addresses
+            .take(len, align, class.counted_as(), upstream, &mut self.stats)
+            .map_err(refused)?;
         let Some(slot) = self.vacant_slot() else {
-            self.addresses.give(place, upstream, &mut self.stats.segments);
+            self.addresses.give(place, upstream, &mut self.stats);
             return Err(refused(UpstreamError::AddressSpace { requested_bytes: len }));
         };
         self.stats.map_calls += 1;
@@ -59,11 +62,11 @@ impl Buckets {
         let mapped_bytes = result.as_ref().map_or_else(|error| error.completed_bytes, |()| len);
         let mapped = AddressRange::new(place.range.start, mapped_bytes);
         let mut segment = Segment { class, place, mapped, first_block: BlockId::NONE };
-        self.stats.reserved.increase(mapped_bytes);
+        self.stats.count_mapped(class.counted_as(), mapped_bytes);
         if let Err(MapError { source, .. }) = result {
             if mapped_bytes == 0 {
                 self.vacant_slots.push(slot);
-                self.addresses.give(place, upstream, &mut self.stats.segments);
+                self.addresses.give(place, upstream, &mut self.stats);
             } else {
                 // All or nothing. What upstream does not take back now is the first to go later.
                 self.stats.releasable_bytes += mapped_bytes;
@@ -114,7 +117,7 @@ impl Buckets {
             self.free[class as usize].remove(mapped.len, mapped.start);
             self.blocks.remove(first_block);
         }
-        self.stats.reserved.decrease(done);
+        self.stats.count_unmapped(class.counted_as(), done);
         self.stats.releasable_bytes -= done;
         let segment = self.segment_mut(slot);
         segment.first_block = BlockId::NONE;
@@ -124,7 +127,7 @@ impl Buckets {
             self.idle.remove(slot);
             self.segments[slot as usize] = None;
             self.vacant_slots.push(slot);
-            self.addresses.give(place, upstream, &mut self.stats.segments);
+            self.addresses.give(place, upstream, &mut self.stats);
         }
         done
     }

@@ -5,18 +5,22 @@ use std::collections::HashSet;
 use super::{Buckets, Class};
 use crate::block::{BlockId, BlockState};
 use crate::invariant::Violation;
+use crate::stats::{ClassCounts, SizeClass};
 
 impl Buckets {
     pub(super) fn check_all(&self) -> Result<(), Violation> {
         let stats = &self.stats;
         let (mut live, mut requested, mut allocated, mut reserved) = (0, 0, 0, 0);
         let (mut releasable, mut split, mut split_blocks) = (0, 0, 0);
+        let mut small = ClassCounts::default();
         let mut free = [0; 3];
         let mut idle = HashSet::new();
         for (slot, segment) in (0..).zip(&self.segments) {
             let Some(segment) = segment else { continue };
             let range = segment.mapped;
             reserved += range.len;
+            let is_small = segment.class == Class::Small;
+            small.reserved += if is_small { range.len } else { 0 };
             let whole = range == segment.place.range;
             let mut id = segment.first_block;
             Violation::unless(id.is_none() != whole, || format!("blocks or none in {range}"))?;
@@ -36,6 +40,9 @@ impl Buckets {
                         live += 1;
                         allocated += block.len;
                         requested += block.len - block.extra as usize;
+                        if is_small {
+                            small.add_live(block.len - block.extra as usize, block.len);
+                        }
                         let found = self.blocks.find(block.start) == Some(id);
                         Violation::unless(found, || format!("{range} is not found by its address"))?;
                     }
@@ -50,6 +57,9 @@ impl Buckets {
                         } else {
                             split += block.len;
                             split_blocks += 1;
+                            if is_small {
+                                small.add_split(block.len);
+                            }
                         }
                         let joined = before != Some(BlockState::Free);
                         Violation::unless(joined, || format!("{range} is not joined with the one before"))?;
@@ -75,7 +85,9 @@ impl Buckets {
         let listed: HashSet<u16> = self.idle.iter().collect();
         Violation::unless(listed == idle, || format!("segments {listed:?} are free, expected {idle:?}"))?;
         let ranges = self.addresses.check(self.segments.iter().flatten().map(|segment| segment.place))?;
+        let own = self.segments.iter().flatten().filter_map(|segment| segment.place.own_class());
         for (what, found, expected) in [
+            ("small segments", stats.small.segments.current, own.filter(|c| *c == SizeClass::Small).count()),
             ("blocks", stats.blocks.current, live),
             ("blocks by address", self.blocks.published_count(), live),
             ("requested", stats.requested.current, requested),
@@ -88,6 +100,6 @@ impl Buckets {
         ] {
             Violation::unless(found == expected, || format!("{what}: {found}, expected {expected}"))?;
         }
-        Ok(())
+        stats.check_classes(small)
     }
 }

@@ -3,6 +3,7 @@
 use super::Buddy;
 use crate::invariant::Violation;
 use crate::range::AddressRange;
+use crate::stats::ClassCounts;
 
 impl Buddy {
     pub(super) fn check_all(&self) -> Result<(), Violation> {
@@ -50,9 +51,10 @@ impl Buddy {
             ("inactive split", stats.inactive_split.current, reserved - allocated - releasable),
             ("inactive split blocks", stats.inactive_split_blocks.current, short_free_blocks),
             ("segments", stats.segments.current, self.regions.len()),
+            ("small segments", stats.small.segments.current, 0),
         ] {
             Violation::unless(found == expected, || format!("{what}: {found}, expected {expected}"))?;
         }
-        Ok(())
+        stats.check_classes(ClassCounts::default())
     }
 }

@@ -1,7 +1,7 @@
 //! Cutting live blocks out of free ones and joining free ones again: the part of policy `pages`
 //! that keeps blocks, their page counts and the two size indexes of a zone in step.
 
-use super::{Kind, Mode, Pages};
+use super::{Kind, Mode, Pages, class_of};
 use crate::block::{Block, BlockId, BlockState};
 use crate::placement::Placed;
 use crate::range::AddressRange;
@@ -15,7 +15,8 @@ impl Pages {
         let block = *self.blocks.get(id);
         let whole = self.whole_pages(block.range());
         debug_assert!(block.extra as usize <= whole);
-        self.index_of(&block, whole).insert(block.len, block.start, id);
+        let zone = self.segment(&block).zone;
+        self.index_in(zone, &block, whole).insert(block.len, block.start, id);
         let (edges, releasable) = self.free_parts(&block, whole);
         if self.handles {
             let at = id.number() as usize;
@@ -24,10 +25,7 @@ impl Pages {
             }
             self.releasable[at] = (releasable / self.page_bytes) as u32;
         }
-        if edges > 0 {
-            self.stats.inactive_split.increase(edges);
-            self.stats.inactive_split_blocks.increase(1);
-        }
+        self.stats.count_split(class_of(zone), edges);
         self.stats.releasable_bytes += releasable;
     }
 
@@ -36,7 +34,8 @@ impl Pages {
     pub(super) fn remove_free(&mut self, id: BlockId) {
         let block = *self.blocks.get(id);
         let whole = self.whole_pages(block.range());
-        let found = self.index_of(&block, whole).remove(block.len, block.start);
+        let zone = self.segment(&block).zone;
+        let found = self.index_in(zone, &block, whole).remove(block.len, block.start);
         debug_assert_eq!(found, id);
         let (edges, mapped) = self.parts_in_pages(&block, whole);
         // What lies on handles was found when the block was inserted: nothing around it has changed since.
@@ -46,10 +45,7 @@ impl Pages {
             0
         };
         let (edges, releasable) = (edges + stuck, mapped - stuck);
-        if edges > 0 {
-            self.stats.inactive_split.decrease(edges);
-            self.stats.inactive_split_blocks.decrease(1);
-        }
+        self.stats.count_split_end(class_of(zone), edges);
         self.stats.releasable_bytes -= releasable;
     }
 
@@ -74,10 +70,9 @@ impl Pages {
         (block.len - whole_pages * self.page_bytes, block.extra as usize * self.page_bytes)
     }
 
-    /// The index that a free block with this many whole pages belongs to.
+    /// The index that a free block of this zone with this many whole pages belongs to.
     #[inline]
-    pub(super) fn index_of(&mut self, block: &Block, whole_pages: usize) -> &mut SizeIndex {
-        let zone = self.segment(block).zone;
+    fn index_in(&mut self, zone: usize, block: &Block, whole_pages: usize) -> &mut SizeIndex {
         let zone = &mut self.zones[zone];
         if block.extra as usize == whole_pages { &mut zone.resident } else { &mut zone.sparse }
     }
@@ -196,7 +191,8 @@ impl Pages {
         let start = aligned_start(entry.start, request.align_bytes);
         let extra = self.live_extra(request, len, start, kind);
         self.carve(entry.id, start, len, extra);
-        self.stats.count_allocation(request.size_bytes, len, true);
+        // It is in an index of this zone, or of another one of the same class.
+        self.stats.count_allocation(class_of(kind.zone), request.size_bytes, len, true);
         Placed { addr: start, allocated_bytes: len, hit: true }
     }
 }

@@ -5,7 +5,7 @@
 //! never changes what a neighbour sees.
 
 use super::cutting::aligned_start;
-use super::{Kind, LARGE, LONG, Mode, Pages, SMALL};
+use super::{Kind, LARGE, LONG, Mode, Pages, SMALL, class_of};
 use crate::block::{BlockId, BlockState};
 use crate::error::{ArenaError, MapError, UpstreamError};
 use crate::page_map::PageMap;
@@ -98,7 +98,8 @@ impl Pages {
         if !hit {
             self.quiet_frees = 0;
         }
-        self.stats.count_allocation(request.size_bytes, len, hit);
+        let class = self.class_of(entry.id);
+        self.stats.count_allocation(class, request.size_bytes, len, hit);
         Ok(Placed { addr: start, allocated_bytes: len, hit })
     }
 
@@ -341,7 +342,7 @@ impl Pages {
             self.segments[slot] = None;
             let next = &mut self.zones[zone].next_range_bytes;
             *next = (*next / 2).max(self.options.first_range_bytes);
-            self.stats.segments.decrease(1);
+            self.stats.count_segment_end(class_of(zone));
         }
     }
 
@@ -353,14 +354,16 @@ impl Pages {
             self.pages_mut(slot).set_mapped(range);
         }
         self.blocks.get_mut(id).extra += (range.len / self.page_bytes) as u32;
-        self.stats.reserved.increase(range.len);
+        let class = self.class_of(id);
+        self.stats.count_mapped(class, range.len);
     }
 
     pub(super) fn note_unmapped(&mut self, id: BlockId, range: AddressRange) {
         let slot = self.blocks.get(id).segment as usize;
         self.pages_mut(slot).set_unmapped(range);
         self.blocks.get_mut(id).extra -= (range.len / self.page_bytes) as u32;
-        self.stats.reserved.decrease(range.len);
+        let class = self.class_of(id);
+        self.stats.count_unmapped(class, range.len);
     }
 
     #[inline]

@@ -5,6 +5,7 @@ use crate::block::{BlockId, BlockState};
 use crate::invariant::Violation;
 use crate::page_map::PageMap;
 use crate::range::AddressRange;
+use crate::stats::ClassCounts;
 
 /// What a walk over all blocks adds up to.
 #[derive(Default)]
@@ -18,6 +19,7 @@ struct Sums {
     releasable: usize,
     parked: usize,
     parked_blocks: usize,
+    small: ClassCounts,
     resident: [usize; 3],
     sparse: [usize; 3],
 }
@@ -47,12 +49,14 @@ impl Pages {
         equal("blocks", stats.blocks.current, sums.live)?;
         equal("requested", stats.requested.current, sums.requested)?;
         equal("allocated", stats.allocated.current, sums.allocated)?;
-        equal("active", stats.active.current, sums.allocated)?;
         equal("reserved", stats.reserved.current, sums.reserved)?;
         equal("segments", stats.segments.current, segments)?;
         equal("inactive split bytes", stats.inactive_split.current, sums.split_bytes)?;
         equal("inactive split blocks", stats.inactive_split_blocks.current, sums.split_blocks)?;
         equal("releasable", stats.releasable_bytes, sums.releasable)?;
+        let small = self.segments.iter().flatten().filter(|segment| segment.zone == SMALL).count();
+        equal("small segments", stats.small.segments.current, small)?;
+        stats.check_classes(sums.small)?;
         equal(
             "reserved as allocated + parked + inactive split + releasable",
             stats.reserved.current,
@@ -77,7 +81,10 @@ impl Pages {
     /// neighbours.
     fn check_segment(&self, slot: usize, segment: &Segment, sums: &mut Sums) -> Result<(), Violation> {
         let (range, pages) = (segment.pages.range(), &segment.pages);
-        sums.reserved += pages.mapped_page_count(range) * self.page_bytes;
+        let reserved = pages.mapped_page_count(range) * self.page_bytes;
+        sums.reserved += reserved;
+        let is_small = segment.zone == SMALL;
+        sums.small.reserved += if is_small { reserved } else { 0 };
         let (mut at, mut before, mut id) = (range.start, None, segment.first_block);
         let mut previous = BlockId::NONE;
         while !id.is_none() {
@@ -92,8 +99,12 @@ impl Pages {
             match block.state {
                 BlockState::Live => {
                     sums.live += 1;
-                    sums.requested += block.len - (block.extra & ((1 << SLACK_BITS) - 1)) as usize;
+                    let requested = block.len - (block.extra & ((1 << SLACK_BITS) - 1)) as usize;
+                    sums.requested += requested;
                     sums.allocated += block.len;
+                    if is_small {
+                        sums.small.add_live(requested, block.len);
+                    }
                     self.check_held(id, pages)?;
                 }
                 BlockState::Parked => {
@@ -116,6 +127,9 @@ impl Pages {
                     let edges = extent.len - whole.len;
                     sums.split_bytes += edges;
                     sums.split_blocks += usize::from(edges > 0);
+                    if is_small {
+                        sums.small.add_split(edges);
+                    }
                     sums.releasable += pages.mapped_page_count(whole) * self.page_bytes;
                     let resident = mapped * self.page_bytes == inner.len;
                     Violation::unless(!resident || pages.is_mapped(extent), || {

@@ -1,6 +1,6 @@
 //! Expandable segments: pages of a long range that are mapped where blocks need them.
 
-use super::{LARGE, Torch, whole_pages};
+use super::{LARGE, Torch, class_of, whole_pages};
 use crate::block::{BlockId, BlockState};
 use crate::error::UpstreamError;
 use crate::range::AddressRange;
@@ -169,7 +169,7 @@ impl Torch {
             self.unmapped[pool].insert((part.end(), tail.number()));
         }
         self.blocks.get_mut(middle).state = BlockState::Free;
-        self.stats.reserved.increase(part.len);
+        self.stats.count_mapped(class_of(pool), part.len);
         let before = self.blocks.get(middle).prev;
         let joins = !before.is_none() && self.blocks.get(before).state == BlockState::Free;
         self.coalesce(middle);
@@ -234,7 +234,7 @@ impl Torch {
             let tail = self.blocks.split(middle, done);
             self.insert_free(tail);
         }
-        self.stats.reserved.decrease(done);
+        self.stats.count_unmapped(class_of(pool), done);
         self.blocks.get_mut(middle).state = BlockState::Unmapped;
         self.join_unmapped(pool, middle);
         done

@@ -3,15 +3,21 @@
 use super::{LARGE, SMALL, Torch};
 use crate::block::{BlockId, BlockState};
 use crate::invariant::Violation;
+use crate::stats::ClassCounts;
 
 impl Torch {
     pub(super) fn check_all(&self) -> Result<(), Violation> {
         let stats = &self.stats;
         let (mut live, mut requested, mut allocated, mut reserved) = (0, 0, 0, 0);
         let (mut releasable, mut split) = (0, 0);
+        let max_split = self.options.max_split_bytes.unwrap_or(usize::MAX);
+        let (mut small, mut small_segments, mut oversize) = (ClassCounts::default(), 0, (0, 0));
         let (mut free, mut unmapped) = ([0, 0], [0, 0]);
         for (slot, segment) in self.segments.iter().enumerate() {
             let Some(segment) = segment else { continue };
+            let is_small = segment.pool == SMALL;
+            small_segments += usize::from(is_small);
+            oversize.1 += usize::from(segment.page_bytes.is_none() && segment.range.len >= max_split);
             let (mut at, mut previous, mut id) = (segment.range.start, BlockId::NONE, segment.first_block);
             let mut before = None;
             while !id.is_none() {
@@ -28,6 +34,10 @@ impl Torch {
                         live += 1;
                         allocated += block.len;
                         requested += block.len - block.extra as usize;
+                        oversize.0 += usize::from(block.len >= max_split);
+                        if is_small {
+                            small.add_live(block.len - block.extra as usize, block.len);
+                        }
                         let found = self.blocks.find(block.start) == Some(id);
                         Violation::unless(found, || format!("{range} is not found by its address"))?;
                     }
@@ -36,6 +46,9 @@ impl Torch {
                         let (whole, rest) = self.free_parts(id);
                         releasable += whole;
                         split += rest;
+                        if is_small {
+                            small.add_split(rest);
+                        }
                         let indexed = self.free[segment.pool].contains(block.len, block.start, id);
                         Violation::unless(indexed, || format!("free {range} is in no index"))?;
                     }
@@ -55,6 +68,7 @@ impl Torch {
                 })?;
                 if block.state != BlockState::Unmapped {
                     reserved += block.len;
+                    small.reserved += if is_small { block.len } else { 0 };
                 }
                 (at, before, previous, id) = (block.end(), Some(block.state), id, block.next);
             }
@@ -80,9 +94,12 @@ impl Torch {
             ("releasable", stats.releasable_bytes, releasable),
             ("inactive split", stats.inactive_split.current, split),
             ("segments", stats.segments.current, self.segments.iter().flatten().count()),
+            ("small segments", stats.small.segments.current, small_segments),
+            ("oversize blocks", stats.oversize_blocks.current, oversize.0),
+            ("oversize segments", stats.oversize_segments.current, oversize.1),
         ] {
             Violation::unless(found == expected, || format!("{what}: {found}, expected {expected}"))?;
         }
-        Ok(())
+        stats.check_classes(small)
     }
 }

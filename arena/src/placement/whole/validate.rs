@@ -3,15 +3,19 @@
 use super::Whole;
 use crate::invariant::Violation;
 use crate::range::AddressRange;
+use crate::stats::{ClassCounts, SizeClass};
 
 impl Whole {
     pub(super) fn check_all(&self) -> Result<(), Violation> {
         let stats = &self.stats;
         let (mut reserved, mut releasable, mut split_blocks, mut listed) = (0, 0, 0, 0);
+        let (mut small, mut small_segments) = (ClassCounts::default(), 0);
         for (index, chunk) in self.chunks.iter().enumerate() {
             let Some(chunk) = chunk else { continue };
             let mut end = chunk.place.range.start;
-            let mut live = 0;
+            let (mut live, mut live_bytes) = (0, 0);
+            let is_small = chunk.class == SizeClass::Small;
+            small_segments += usize::from(chunk.place.own_class() == Some(SizeClass::Small));
             for addr in &chunk.blocks {
                 let block = self.blocks.get(addr);
                 let rule = || format!("block {addr:#x} of chunk {} is unknown", chunk.place.range);
@@ -21,7 +25,12 @@ impl Whole {
                     range.start >= end && chunk.place.range.covers(range) && block.chunk as usize == index;
                 Violation::unless(in_place, || format!("{range} is out of place in {}", chunk.place.range))?;
                 end = range.end();
-                live += usize::from(block.requested.is_some());
+                let Some(requested) = block.requested else { continue };
+                live += 1;
+                live_bytes += block.len;
+                if is_small {
+                    small.add_live(requested, block.len);
+                }
             }
             listed += chunk.blocks.len();
             Violation::unless(live == chunk.live, || format!("{live} live, counted {}", chunk.live))?;
@@ -32,6 +41,11 @@ impl Whole {
             reserved += chunk.mapped.len;
             releasable += if live == 0 { chunk.mapped.len } else { 0 };
             split_blocks += if live == 0 { 0 } else { chunk.blocks.len() - live };
+            if is_small {
+                small.reserved += chunk.mapped.len;
+                small.inactive_split_blocks += if live == 0 { 0 } else { chunk.blocks.len() - live };
+                small.inactive_split += if live == 0 { 0 } else { chunk.mapped.len - live_bytes };
+            }
         }
         let ranges = self.addresses.check(self.chunks.iter().flatten().map(|chunk| chunk.place))?;
         let free: usize = self.free.values().map(Vec::len).sum();
@@ -56,9 +70,10 @@ impl Whole {
             ("inactive split", stats.inactive_split.current, reserved - allocated - releasable),
             ("inactive split blocks", stats.inactive_split_blocks.current, split_blocks),
             ("segments", stats.segments.current, ranges),
+            ("small segments", stats.small.segments.current, small_segments),
         ] {
             Violation::unless(found == expected, || format!("{what}: {found}, expected {expected}"))?;
         }
-        Ok(())
+        stats.check_classes(small)
     }
 }
