@@ -59,12 +59,12 @@ pub use mempool_pools::snapshot;
 pub use mempool_pools::{
     ArenaError, BucketStats, BufferStats, CallStacks, ClassStats, Compaction, CompactionOptions,
     CompactionStats, Conf, ConfError, DEFAULT_THRESHOLD_BYTES, GroupStats, HeapStats, HistoryMode,
-    HistoryOptions, InUse, Instrumented, LabelGuard, Margin, MemoryStats, Mode, Monitor, MonitorBuilder,
-    Policy, PoolAllocator, PoolError, PoolLine, PoolOptions, PoolSize, PoolStats, Propagation, ScopeGuard,
-    SizeClass, Snapshot, Stat, Stats, StepArena, StepArenaError, StepPlanStats, StepStats, SummaryRows,
-    TraceSummary, Violation, bucket_of, label, mark_step, memory_stats, memory_summary, metrics, propagate,
-    record_history, reset_accumulated_stats, reset_peak_stats, set_huge_pages, stats, stop_history,
-    without_pools, write_prometheus,
+    HistoryOptions, InUse, Instrumented, LabelGuard, Leak, LeakReport, Margin, MemoryStats, Mode, Monitor,
+    MonitorBuilder, Policy, PoolAllocator, PoolError, PoolLine, PoolOptions, PoolSize, PoolStats,
+    Propagation, ScopeGuard, SizeClass, Snapshot, Stat, Stats, StepArena, StepArenaError, StepPlanStats,
+    StepStats, SummaryRows, TraceSummary, Violation, bucket_of, label, mark_step, memory_stats,
+    memory_summary, metrics, propagate, record_history, reset_accumulated_stats, reset_peak_stats,
+    set_huge_pages, stats, stop_history, without_pools, write_prometheus,
 };
 pub use out::{AdamW, AdamWParams, ConvParams, Sgd, TensorOut, cat_out};
 pub use pool::{MemPool, MemPoolBuilder, available_bytes, default_pool, empty_cache, with_pool};

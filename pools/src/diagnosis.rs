@@ -152,7 +152,7 @@ impl Snapshot {
     #[must_use]
     pub fn diagnose(&self) -> Diagnosis {
         let views: Vec<View<'_>> = self.mempool.pools.iter().map(|pool| View::of(self, pool)).collect();
-        let whole: usize = views.iter().map(|view| view.reserved).sum();
+        let whole = view::total(views.iter().map(|view| view.reserved));
         let counts = |view: &&View<'_>| {
             view.has_failed() || (view.reserved > 0 && view.reserved as f64 >= SMALLEST_SHARE * whole as f64)
         };

@@ -42,6 +42,7 @@ mod history;
 mod host_copy;
 mod host_upstream;
 mod instrument;
+mod leaks;
 mod lock;
 mod monitor;
 mod options;
@@ -69,6 +70,7 @@ pub use error::PoolError;
 pub use history::{CallStacks, HistoryMode, HistoryOptions, LabelGuard, label, record_history, stop_history};
 pub use host_upstream::set_huge_pages;
 pub use instrument::Instrumented;
+pub use leaks::{Leak, LeakReport};
 /// The bookkeeping core, for tools that work on traces.
 pub use mempool_arena as arena;
 pub use mempool_arena::{

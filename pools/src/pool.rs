@@ -11,13 +11,13 @@ use crate::device::PoolSlot;
 use crate::error::PoolError;
 use crate::instrument::Instrumented;
 use crate::recording::{self, Scope, TraceRecording};
-use crate::registry;
 use crate::scope::{self, ScopeGuard, Target};
 use crate::slot::Slot;
 use crate::snapshot::{Collector, Snapshot};
 use crate::stats::{MemoryStats, PoolStats, SummaryRows};
 use crate::step::StepPlan;
 use crate::thread_state::inside;
+use crate::{leaks, registry};
 
 /// A memory pool: what is allocated inside its scope lies in memory of its own.
 ///
@@ -73,12 +73,25 @@ impl Place {
     }
 }
 
+/// What lies where in a pool. Walks all its blocks, under its lock.
+fn look(place: Place) -> Snapshot {
+    inside(|| {
+        let mut collector = Collector::new();
+        match place {
+            Place::Host(slot) => collector.add_host_pool(slot),
+            Place::Device(slot) => collector.add_device_pool(slot),
+        }
+        collector.finish()
+    })
+}
+
 impl Drop for Handle {
     fn drop(&mut self) {
         // Default pools live as long as the process.
         if self.id == registry::DEFAULT_ID {
             return;
         }
+        leaks::report(|| look(self.place));
         inside(|| match self.place {
             Place::Host(slot) => slot.retire(self.id),
             Place::Device(slot) => slot.retire(self.id),
@@ -217,14 +230,7 @@ impl MemPool {
     /// What lies where in the pool. Walks all its blocks, under its lock.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        inside(|| {
-            let mut collector = Collector::new();
-            match self.handle.place {
-                Place::Host(slot) => collector.add_host_pool(slot),
-                Place::Device(slot) => collector.add_device_pool(slot),
-            }
-            collector.finish()
-        })
+        look(self.handle.place)
     }
 
     /// Forgets the peaks of all figures.

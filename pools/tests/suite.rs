@@ -7,6 +7,7 @@ mod buffers;
 mod contents;
 mod foreign_snapshots;
 mod history;
+mod leaks;
 mod lifetime;
 #[path = "memory_viz.rs"]
 mod memory_viz;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::view::{Unit, View, sorted};
+use super::view::{Unit, View, sorted, total};
 use super::words::{count, percent, size};
 use super::{Cause, Finding, Severity, Site};
 use crate::snapshot::{Action, TraceEntry};
@@ -33,14 +33,14 @@ pub(super) fn stuck_blocks(view: &View<'_>) -> Option<Finding> {
     };
     let pinned: Vec<&Unit<'_>> =
         view.units.iter().filter(|unit| !unit.used.is_empty()).filter(pins).collect();
-    let bytes: usize = pinned.iter().map(|unit| unit.free_bytes).sum();
+    let bytes = total(pinned.iter().map(|unit| unit.free_bytes));
     let severity = severity(view, bytes)?;
     let mut sites: BTreeMap<String, (HashSet<usize>, usize)> = BTreeMap::new();
     for unit in &pinned {
         for block in &unit.used {
             let (blocks, held) = sites.entry(view.site(block)).or_default();
             blocks.insert(block.address);
-            *held += unit.free_bytes / unit.used.len();
+            *held = held.saturating_add(unit.free_bytes / unit.used.len());
         }
     }
     let sites: Vec<Site> =
@@ -94,7 +94,7 @@ pub(super) fn idle_segments(view: &View<'_>) -> Option<Finding> {
     let free = view.units.iter().filter(|unit| unit.used.is_empty() && !unit.segment.is_expandable);
     let is_idle = |unit: &&Unit<'_>| view.is_at_peak || view.is_idle(unit.address, unit.bytes);
     let idle: Vec<&Unit<'_>> = free.filter(is_idle).collect();
-    let bytes: usize = idle.iter().map(|unit| unit.bytes).sum();
+    let bytes = total(idle.iter().map(|unit| unit.bytes));
     let mut severity = severity(view, bytes)?;
     if !view.has_trace() {
         // What is cached may be wanted in the next moment.
@@ -158,7 +158,7 @@ fn who_used(view: &View<'_>, units: &[&Unit<'_>]) -> Vec<Site> {
     for entry in view.trace.iter().filter(|entry| entry.action == Action::Alloc && lies_in_one(entry)) {
         let (blocks, bytes) = sites.entry(view.site_of_entry(entry)).or_default();
         *blocks += 1;
-        *bytes += entry.size;
+        *bytes = bytes.saturating_add(entry.size);
     }
     sorted(sites.into_iter().map(|(name, (blocks, bytes))| Site { name, blocks, bytes }).collect())
 }
@@ -167,7 +167,7 @@ fn who_used(view: &View<'_>, units: &[&Unit<'_>]) -> Vec<Site> {
 pub(super) fn unused_pages(view: &View<'_>) -> Option<Finding> {
     let free = view.units.iter().filter(|unit| unit.used.is_empty() && unit.segment.is_expandable);
     let is_idle = |unit: &&Unit<'_>| view.is_at_peak || view.is_idle(unit.address, unit.bytes);
-    let bytes: usize = free.filter(is_idle).map(|unit| unit.bytes).sum();
+    let bytes = total(free.filter(is_idle).map(|unit| unit.bytes));
     let severity = if view.is_at_peak {
         severity(view, bytes)?
     } else {
@@ -214,12 +214,12 @@ pub(super) fn new_segments_each_step(view: &View<'_>) -> Option<Finding> {
     if in_steps.len() * 2 < later as usize {
         return None;
     }
-    let bytes: usize = taken.iter().map(|entry| entry.size).sum();
+    let bytes = total(taken.iter().map(|entry| entry.size));
     let mut sites: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for entry in &taken {
         let (blocks, bytes) = sites.entry(view.site_of_entry(entry)).or_default();
         *blocks += 1;
-        *bytes += entry.size;
+        *bytes = bytes.saturating_add(entry.size);
     }
     let sites =
         sorted(sites.into_iter().map(|(name, (blocks, bytes))| Site { name, blocks, bytes }).collect());

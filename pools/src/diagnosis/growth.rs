@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::fragmentation::finding;
-use super::view::{View, sorted};
+use super::view::{View, sorted, total};
 use super::words::{count, size};
 use super::{Cause, Finding, Severity, Site};
 use crate::snapshot::{Action, Block, TraceEntry};
@@ -52,11 +52,11 @@ pub(super) fn grows_each_step(view: &View<'_>) -> Option<Finding> {
         steps.extend(blocks.iter().map(|(_, at)| *at));
         let (number, bytes) = sites.entry(site).or_default();
         *number += blocks.len();
-        *bytes += blocks.iter().map(|(block, _)| block.size).sum::<usize>();
+        *bytes = bytes.saturating_add(total(blocks.iter().map(|(block, _)| block.size)));
     }
     let sites: Vec<Site> =
         sorted(sites.into_iter().map(|(name, (blocks, bytes))| Site { name, blocks, bytes }).collect());
-    let bytes: usize = sites.iter().map(|site| site.bytes).sum();
+    let bytes = total(sites.iter().map(|site| site.bytes));
     let number: usize = sites.iter().map(|site| site.blocks).sum();
     let largest = sites.first()?;
     let mut text = format!(
@@ -141,9 +141,9 @@ pub(super) fn growing_buffer(view: &View<'_>) -> Option<Finding> {
     };
     let growing = requests.into_iter().filter(|(_, requests)| grows(requests));
     let growing = growing.map(|(name, requests)| (name, requests.sizes));
-    let (name, sizes) = growing.max_by_key(|(name, sizes)| (sizes.iter().sum::<usize>(), name.clone()))?;
+    let (name, sizes) = growing.max_by_key(|(name, sizes)| (total(sizes.iter().copied()), name.clone()))?;
     let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
-    let copied: usize = sizes.iter().sum();
+    let copied = total(sizes.iter().copied());
     let text = format!(
         "`{name}` asked {} times for a buffer that grew from {} to {}, {} in all: each time a new one is \
          allocated beside the old one, and the old one leaves a hole that the next does not fit into",

@@ -1,7 +1,7 @@
 //! Memory that is live: no fragmentation.
 
 use super::fragmentation::finding;
-use super::view::View;
+use super::view::{View, total};
 use super::words::{percent, sites, size};
 use super::{Cause, Finding, Severity, Site};
 use crate::snapshot::Block;
@@ -27,7 +27,7 @@ pub(super) fn held_tensors(view: &View<'_>) -> Option<Finding> {
     };
     let sites = view.largest_sites(view.live().filter(is_held));
     let first = sites.first()?;
-    let bytes: usize = sites.iter().map(|site| site.bytes).sum();
+    let bytes = total(sites.iter().map(|site| site.bytes));
     let text = format!(
         "{} of what is live ({} of {}) was allocated early in this step, in `{}`, and is held still",
         percent(bytes, view.active),

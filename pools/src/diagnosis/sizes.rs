@@ -1,7 +1,7 @@
 //! Pools that are larger than what they serve, or smaller.
 
 use super::fragmentation::finding;
-use super::view::{PAGE_BYTES, View};
+use super::view::{PAGE_BYTES, View, total};
 use super::words::{count, size};
 use super::{Cause, Finding, Severity};
 use crate::snapshot::{Action, BlockState};
@@ -13,7 +13,8 @@ const TOO_LARGE: f64 = 1.25;
 
 /// A size in whole pages, with a margin.
 fn right_size(needed: usize) -> usize {
-    ((needed as f64 * MARGIN) as usize).next_multiple_of(PAGE_BYTES)
+    let more = (needed as f64 * MARGIN) as usize;
+    more.checked_next_multiple_of(PAGE_BYTES).unwrap_or(more)
 }
 
 /// As an option of `MEMPOOL_CONF` has it.
@@ -84,20 +85,20 @@ pub(super) fn pool_too_small(view: &View<'_>) -> Option<Finding> {
 fn needed_at_once(view: &View<'_>) -> Option<usize> {
     let used = view.segments.iter().flat_map(|segment| &segment.blocks);
     let used = used.filter(|block| block.state != BlockState::Inactive);
-    let mut live: usize = used.map(|block| block.requested_size).sum();
+    let mut live = total(used.map(|block| block.requested_size));
     let mut needed = None;
     // Requests that came one after the other with nothing freed between them would all have been live.
-    let mut refused_together = 0;
+    let mut refused_together = 0_usize;
     for entry in view.trace.iter().rev() {
         match entry.action {
             Action::Alloc => live = live.saturating_sub(entry.size),
             Action::FreeCompleted => {
-                live += entry.size;
+                live = live.saturating_add(entry.size);
                 refused_together = 0;
             }
             Action::Oom => {
-                refused_together += entry.size;
-                needed = needed.max(Some(live + refused_together));
+                refused_together = entry.size.saturating_add(refused_together);
+                needed = needed.max(Some(live.saturating_add(refused_together)));
             }
             _ => {}
         }

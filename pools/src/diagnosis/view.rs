@@ -1,6 +1,6 @@
 //! A pool's part of a snapshot, and the sums over it that causes are told by.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::Site;
 use super::words;
@@ -22,7 +22,8 @@ pub(super) struct View<'a> {
     pub(super) active: usize,
     /// Bytes of the largest free block.
     pub(super) largest_free: usize,
-    /// What a unit of memory that can be given back by itself has: a segment, or a page of one that is mapped by pages.
+    /// What can be given back by itself: a segment, or a page of one that is mapped by pages. Pages without free memory are not
+    /// among them.
     pub(super) units: Vec<Unit<'a>>,
     /// The step in progress.
     pub(super) last_step: u32,
@@ -78,8 +79,8 @@ impl<'a> View<'a> {
             last_step,
             is_at_peak,
             lately,
-            reserved: segments.iter().map(|segment| segment.total_size).sum(),
-            active: segments.iter().map(|segment| segment.active_size).sum(),
+            reserved: total(segments.iter().map(|segment| segment.total_size)),
+            active: total(segments.iter().map(|segment| segment.active_size)),
             largest_free: segments.iter().map(free).max().unwrap_or(0),
             units: segments.iter().flat_map(|segment| units(segment)).collect(),
             segments,
@@ -133,7 +134,7 @@ impl<'a> View<'a> {
         for block in blocks {
             let site = sites.entry(self.site(block)).or_default();
             site.blocks.push(block);
-            site.bytes += block.size;
+            site.bytes = site.bytes.saturating_add(block.size);
         }
         sites
     }
@@ -157,8 +158,13 @@ impl<'a> View<'a> {
     /// Whether nothing was allocated in a range for the last half of the trace.
     pub(super) fn is_idle(&self, start: usize, bytes: usize) -> bool {
         let after = self.lately.partition_point(|(_, end)| *end <= start);
-        self.lately.get(after).is_none_or(|(other, _)| *other >= start + bytes)
+        self.lately.get(after).is_none_or(|(other, _)| *other >= start.saturating_add(bytes))
     }
+}
+
+/// A sum that a damaged file, or a request of any size, cannot make overflow.
+pub(super) fn total(values: impl Iterator<Item = usize>) -> usize {
+    values.fold(0, usize::saturating_add)
 }
 
 /// Sites by their bytes, the most first.
@@ -180,12 +186,12 @@ const AT_PEAK: f64 = 0.9;
 
 /// Whether nearly as much is live as ever was, followed back by the trace. Without one it is not known.
 fn is_at_peak(segments: &[&Segment], trace: &[&TraceEntry]) -> bool {
-    let now: usize = segments.iter().map(|segment| segment.requested_size).sum();
+    let now = total(segments.iter().map(|segment| segment.requested_size));
     let (mut live, mut peak, mut least) = (now, now, now);
     for entry in trace.iter().rev() {
         match entry.action {
             Action::Alloc => live = live.saturating_sub(entry.size),
-            Action::FreeCompleted => live += entry.size,
+            Action::FreeCompleted => live = live.saturating_add(entry.size),
             _ => {}
         }
         (peak, least) = (peak.max(live), least.min(live));
@@ -197,8 +203,9 @@ fn is_at_peak(segments: &[&Segment], trace: &[&TraceEntry]) -> bool {
 /// The ranges that allocations took, those that touch each other as one.
 fn allocated_in(trace: &[&TraceEntry]) -> Vec<(usize, usize)> {
     let allocated = trace.iter().filter(|entry| entry.action == Action::Alloc);
-    let mut ranges: Vec<(usize, usize)> =
-        allocated.filter_map(|entry| entry.addr.map(|addr| (addr, addr + entry.size))).collect();
+    let mut ranges: Vec<(usize, usize)> = allocated
+        .filter_map(|entry| entry.addr.map(|addr| (addr, addr.saturating_add(entry.size))))
+        .collect();
     ranges.sort_unstable();
     let mut joined: Vec<(usize, usize)> = Vec::new();
     for (start, end) in ranges {
@@ -212,7 +219,7 @@ fn allocated_in(trace: &[&TraceEntry]) -> Vec<(usize, usize)> {
 
 /// A segment as what can be given back by itself.
 fn units(segment: &Segment) -> Vec<Unit<'_>> {
-    let end = segment.address + segment.total_size;
+    let end = segment.address.saturating_add(segment.total_size);
     let unit =
         |address: usize, bytes: usize| Unit { address, bytes, free_bytes: 0, used: Vec::new(), segment };
     if !segment.is_expandable {
@@ -225,25 +232,30 @@ fn units(segment: &Segment) -> Vec<Unit<'_>> {
         }
         return vec![whole];
     }
+    // Pages that lie whole in one block are one unit together, however many they are.
     let mut units: Vec<Unit<'_>> = Vec::new();
-    let mut at = segment.address;
-    while at < end {
-        let next = ((at / PAGE_BYTES + 1) * PAGE_BYTES).min(end);
-        units.push(unit(at, next - at));
-        at = next;
-    }
-    let first_page = segment.address / PAGE_BYTES;
+    let mut shared: BTreeMap<usize, Unit<'_>> = BTreeMap::new();
     for block in segment.blocks.iter().filter(|block| block.size > 0) {
-        let last = block.address + block.size - 1;
-        for page in block.address / PAGE_BYTES..=last / PAGE_BYTES {
-            let unit = &mut units[page - first_page];
-            if block.state == BlockState::Inactive {
-                let until = (block.address + block.size).min(unit.address + unit.bytes);
-                unit.free_bytes += until - block.address.max(unit.address);
+        let is_free = block.state == BlockState::Inactive;
+        let block_end = block.address + block.size;
+        let whole = (block.address.div_ceil(PAGE_BYTES), block_end / PAGE_BYTES);
+        if is_free && whole.0 < whole.1 {
+            let bytes = (whole.1 - whole.0) * PAGE_BYTES;
+            units.push(Unit { free_bytes: bytes, ..unit(whole.0 * PAGE_BYTES, bytes) });
+        }
+        let (first, last) = (block.address / PAGE_BYTES, (block_end - 1) / PAGE_BYTES);
+        let cut = [Some(first), Some(last).filter(|&last| last != first)].into_iter().flatten();
+        for page in cut.filter(|page| !(whole.0..whole.1).contains(page)) {
+            let from = (page * PAGE_BYTES).max(segment.address);
+            let until = ((page + 1) * PAGE_BYTES).min(end);
+            let of = shared.entry(page).or_insert_with(|| unit(from, until - from));
+            if is_free {
+                of.free_bytes += block_end.min(until) - block.address.max(from);
             } else {
-                unit.used.push(block);
+                of.used.push(block);
             }
         }
     }
+    units.extend(shared.into_values());
     units
 }

@@ -40,6 +40,11 @@ impl Snapshot {
         live
     }
 
+    /// Live blocks of which no history tells.
+    pub(crate) fn unowned_blocks(&self) -> impl Iterator<Item = &Block> {
+        self.live().map(|(_, block)| block).filter(|block| block.owner.is_none())
+    }
+
     /// What is live here and was not in `before`, by label, the most bytes first: what a program does not let go of. A block
     /// at an address that was live before counts as new if it was allocated at another time.
     #[must_use]
@@ -60,7 +65,7 @@ impl Snapshot {
                 steps: (step, step),
             });
             growth.blocks += 1;
-            growth.bytes += block.requested_size;
+            growth.bytes = growth.bytes.saturating_add(block.requested_size);
             growth.steps = (growth.steps.0.min(step), growth.steps.1.max(step));
         }
         let mut grown: Vec<Growth> = grown.into_values().collect();

@@ -37,17 +37,17 @@ impl Past {
             Action::FreeRequested => self.blocks.contains(&start),
             Action::FreeCompleted => self.end_of(start).is_some() && self.blocks.insert(start),
             Action::SegmentUnmap | Action::SegmentFree => {
-                let end = start + entry.size;
+                let end = start.saturating_add(entry.size);
                 let is_new = self.mapped.range(..end).next_back().is_none_or(|(_, &before)| before <= start);
                 if is_new {
                     self.map(start, end, entry.action == Action::SegmentUnmap);
                 }
                 is_new
             }
-            Action::SegmentMap => self.unmap(start, start + entry.size).is_some(),
+            Action::SegmentMap => self.unmap(start, start.saturating_add(entry.size)).is_some(),
             Action::SegmentAlloc => {
-                self.mapped.get(&start) == Some(&(start + entry.size))
-                    && self.unmap(start, start + entry.size).is_some()
+                self.mapped.get(&start) == Some(&start.saturating_add(entry.size))
+                    && self.unmap(start, start.saturating_add(entry.size)).is_some()
             }
             Action::Oom | Action::Other => true,
         };

@@ -4,12 +4,14 @@ use mempool_pools::advice::{AdviceOptions, Evidence};
 use mempool_pools::device::Stream;
 use mempool_pools::{HistoryOptions, record_history, stop_history};
 
+use crate::history::alone;
 use crate::support::{MIB, Machine};
 
 const OWN: Stream = Stream::PER_THREAD;
 
 #[test]
 fn a_devices_history_is_replayed_with_its_memory_as_the_limit() {
+    let _alone = alone();
     let machine = Machine::small(64);
     record_history(HistoryOptions::default()).unwrap();
     let pool = machine.device.pool_builder().build().unwrap();

@@ -1,5 +1,6 @@
 //! Histories of device pools: blocks that wait for work, and requests that found no memory.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mempool_pools::device::Stream;
@@ -12,7 +13,7 @@ use crate::support::{MIB, Machine};
 use crate::world::SimulatedWorld;
 
 /// There is one history in a process.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -73,7 +74,9 @@ proptest! {
     fn a_trace_of_a_device_ends_at_what_is_there(seed in 0_u64..1 << 32, ops in program::ops(true)) {
         let _alone = alone();
         record_history(HistoryOptions::default()).unwrap();
+        program::FOLLOWS_HISTORY.store(true, Ordering::Relaxed);
         let wrong = program::run(Arc::new(SimulatedWorld::new(seed)), &ops);
+        program::FOLLOWS_HISTORY.store(false, Ordering::Relaxed);
         stop_history();
         prop_assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }

@@ -4,6 +4,7 @@
 use mempool_pools::Policy;
 use mempool_pools::device::simulated::{Access, Simulator};
 use mempool_pools::device::{Allocation, Free, Stream};
+use mempool_pools::diagnosis::Cause;
 
 use crate::support::{MIB, Machine};
 
@@ -182,4 +183,33 @@ fn a_memory_fraction_reads_as_it_was_set() {
     let machine = Machine::new();
     machine.device.set_memory_fraction(0.1).unwrap();
     assert_eq!(machine.device.memory_fraction().to_bits(), 0.1_f64.to_bits());
+}
+
+#[test]
+fn the_report_of_a_failure_says_whether_memory_is_split_or_live() {
+    let machine = Machine::small(120);
+    let pool = machine.device.pool_builder().name("split").policy(Policy::Torch).build().unwrap();
+    // In each segment a small block and one that takes the rest of it, which goes.
+    let (small, large): (Vec<_>, Vec<_>) = pool.with(|| {
+        let segment = |_| {
+            machine.allocate(24 * MIB, OWN).free(OWN);
+            (machine.allocate(2 * MIB, OWN), machine.allocate(22 * MIB, OWN))
+        };
+        (0..4).map(segment).unzip()
+    });
+    large.into_iter().for_each(|block| block.free(OWN));
+    assert!(pool.with(|| machine.try_allocate(80 * MIB, OWN)).is_none());
+    let report = machine.device.last_oom().unwrap();
+    assert_eq!(report.findings[0].cause, Cause::StuckBlocks, "{report}");
+    assert!(report.to_string().contains("; problem: pool \"split\": "), "{report}");
+    small.into_iter().for_each(|block| block.free(OWN));
+    let whole = machine.device.pool_builder().name("full").build().unwrap();
+    drop(pool);
+    let live = whole.with(|| machine.allocate(100 * MIB, OWN));
+    assert!(whole.with(|| machine.try_allocate(60 * MIB, OWN)).is_none());
+    let report = machine.device.last_oom().unwrap();
+    assert_eq!(report.findings[0].cause, Cause::LiveTensors, "{report}");
+    assert!(report.to_string().contains("this is no fragmentation"), "{report}");
+    live.free(OWN);
+    machine.check();
 }

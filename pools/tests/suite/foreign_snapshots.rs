@@ -134,6 +134,23 @@ fn a_short_file_that_stands_for_a_large_one_is_refused() {
     assert!(Snapshot::read(&[b"{\"segments\":".as_slice(), &b"[".repeat(100_000)].concat()[..]).is_err());
 }
 
+#[test]
+fn sizes_that_no_machine_has_are_looked_at_without_overflow_and_without_end() {
+    // Four exbibytes in one free block, mapped page by page, and a request of as much that found no memory.
+    let most = 1_usize << 61;
+    let refused = serde_json::json!({"action": "oom", "size": most, "device_free": 0});
+    let text = serde_json::json!({
+        "segments": [
+            {"address": 4096, "total_size": most, "is_expandable": true, "blocks": [{"size": most, "state": "inactive"}]},
+            {"address": 4096, "total_size": most, "blocks": [{"size": most, "state": "active_allocated"}]},
+        ],
+        "device_traces": [[{"action": "alloc", "addr": 9, "size": most}, refused, refused]],
+    })
+    .to_string();
+    let snapshot = Snapshot::read(text.as_bytes()).unwrap();
+    assert!(!snapshot.diagnose().findings.is_empty());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
@@ -167,6 +184,7 @@ proptest! {
         if let Ok(read) = Snapshot::read(&bytes[..]) {
             let grown = read.diff(&read);
             prop_assert!(grown.is_empty(), "{grown:?} since itself");
+            prop_assert!(read.diagnose().findings.len() < 100);
         }
     }
 

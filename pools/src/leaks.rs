@@ -1,0 +1,187 @@
+//! What is live when a pool closes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use crate::history;
+use crate::pool::MemPool;
+use crate::snapshot::{Block, Snapshot};
+
+/// Blocks of one place that were live when a pool closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leak {
+    /// Where they were allocated, as `optimizer.rs:88`; empty where a [history](crate::record_history) keeps no call stacks.
+    pub site: String,
+    /// The [labels](crate::label) that they were allocated under.
+    pub label: String,
+    /// The name of the thread that allocated the oldest.
+    pub thread: String,
+    /// How many blocks.
+    pub blocks: usize,
+    /// Bytes that were asked for in them.
+    pub bytes: usize,
+    /// The step in which the oldest was allocated.
+    pub step: u32,
+    /// How long the oldest has been there; `None` for what was live before the history began.
+    pub age: Option<Duration>,
+    /// The library that keeps such blocks for itself, if that is why they are there.
+    pub library: Option<&'static str>,
+}
+
+/// What is live in a pool, by where it comes from: the most bytes first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeakReport {
+    /// The pool's name.
+    pub pool: String,
+    /// What is live.
+    pub leaks: Vec<Leak>,
+}
+
+/// Functions of libraries that keep memory for later, and what they are. Their blocks live for as long as a thread, a device or
+/// the process.
+const KEEPERS: [(&str, &str); 6] = [
+    ("gemm_common::gemm::L2_SLAB", "gemm's buffer of a thread"),
+    ("dyn_stack::mem::MemBuffer", "gemm's buffer of a thread"),
+    ("candle_core::quantized::fast_mmq", "candle's workspace for quantized products"),
+    ("candle_core::quantized::k_quants", "candle's buffer of a thread for quantized products"),
+    ("cudarc::cublas::safe::CudaBlas::new", "cuBLAS's handle"),
+    ("cuda_backend::device::CudaDevice::new", "candle's handle of the device"),
+];
+
+impl LeakReport {
+    fn of(pool: String, snapshot: &Snapshot) -> Self {
+        let mut leaks: BTreeMap<(String, String), Leak> = BTreeMap::new();
+        // The oldest comes first, and gives its figures.
+        for block in snapshot.oldest_blocks().into_iter().chain(snapshot.unowned_blocks()) {
+            let site = snapshot.call_site(block.stack).map(crate::snapshot::Frame::place).unwrap_or_default();
+            let label = block.owner.as_ref().map(|owner| owner.label.clone()).unwrap_or_default();
+            let leak = leaks.entry((site.clone(), label.clone())).or_insert_with(|| Leak {
+                site,
+                label,
+                thread: block.owner.as_ref().map(|owner| owner.thread.clone()).unwrap_or_default(),
+                blocks: 0,
+                bytes: 0,
+                step: block.owner.as_ref().map_or(0, |owner| owner.step),
+                age: age(block, snapshot),
+                library: keeper(block, snapshot),
+            });
+            leak.blocks += 1;
+            leak.bytes += block.requested_size;
+        }
+        let mut leaks: Vec<Leak> = leaks.into_values().collect();
+        leaks.sort_by_key(|leak| std::cmp::Reverse(leak.bytes));
+        Self { pool, leaks }
+    }
+
+    /// Whether nothing is live.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.leaks.is_empty()
+    }
+
+    /// Live blocks.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        self.leaks.iter().map(|leak| leak.blocks).sum()
+    }
+
+    /// Bytes that were asked for in them.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.leaks.iter().map(|leak| leak.bytes).sum()
+    }
+}
+
+fn age(block: &Block, snapshot: &Snapshot) -> Option<Duration> {
+    let owner = block.owner.as_ref().filter(|owner| !owner.is_older)?;
+    Some(Duration::from_micros(snapshot.mempool.time_us.saturating_sub(owner.time_us)))
+}
+
+fn keeper(block: &Block, snapshot: &Snapshot) -> Option<&'static str> {
+    let frames = &snapshot.mempool.stacks.get(block.stack? as usize)?.frames;
+    let keeps = |name: &&(&str, &'static str)| frames.iter().any(|frame| frame.name.contains(name.0));
+    KEEPERS.iter().find(keeps).map(|(_, what)| *what)
+}
+
+impl fmt::Display for LeakReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// What stands in one message; the report has all.
+        const SHOWN: usize = 10;
+        if self.is_empty() {
+            return write!(f, "pool \"{}\" closes with nothing live", self.pool);
+        }
+        let (blocks, bytes) = (self.blocks(), self.bytes());
+        write!(f, "pool \"{}\" closes with {blocks} live blocks of {bytes} bytes in all", self.pool)?;
+        for leak in self.leaks.iter().take(SHOWN) {
+            let Leak { site, label, thread, blocks, bytes, step, age, library } = leak;
+            write!(f, "; {blocks} of {bytes} bytes")?;
+            if !site.is_empty() {
+                write!(f, " from {site}")?;
+            }
+            if !label.is_empty() {
+                write!(f, " under {label}")?;
+            }
+            match age {
+                Some(age) => write!(f, ", thread \"{thread}\", step {step}, {:.1} s old", age.as_secs_f64())?,
+                None => f.write_str(", of before the history")?,
+            }
+            if let Some(library) = library {
+                write!(f, ": {library}, no leak")?;
+            }
+        }
+        match self.leaks.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} places more"),
+        }
+    }
+}
+
+impl MemPool {
+    /// What is live in the pool, by where it comes from.
+    ///
+    /// With a [history](crate::record_history) it says when, under which label and on which thread the blocks were allocated,
+    /// and with [call stacks](crate::CallStacks) where in the program. While one is kept, the end of a pool's last handle with
+    /// live blocks is reported as this, by a warning through `tracing` with target `mempool_pools::leaks`: what is live stays valid
+    /// and keeps the pool's memory.
+    ///
+    /// ```
+    /// use mempool_pools::{HistoryOptions, MemPool, PoolAllocator, label, record_history};
+    ///
+    /// #[global_allocator]
+    /// static ALLOC: PoolAllocator = PoolAllocator::new();
+    ///
+    /// # fn main() -> Result<(), mempool_pools::PoolError> {
+    /// record_history(HistoryOptions::new())?;
+    /// let pool = MemPool::new()?;
+    /// let _label = label("cache");
+    /// let kept = pool.with(|| vec![1_u8; 1 << 20]);
+    /// let report = pool.leaks();
+    /// assert_eq!((report.leaks[0].label.as_str(), report.bytes()), ("cache", 1 << 20));
+    /// # drop(kept);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn leaks(&self) -> LeakReport {
+        let snapshot = self.snapshot();
+        let name = snapshot.mempool.pools.first().map(|pool| pool.name.clone()).unwrap_or_default();
+        LeakReport::of(name, &snapshot)
+    }
+}
+
+/// Reports what is live in a pool whose last handle ends, if a history is kept. The caller is not inside pool code: whoever
+/// listens to the report may do what it likes.
+pub(crate) fn report(look: impl FnOnce() -> Snapshot) {
+    if !history::is_kept() {
+        return;
+    }
+    let snapshot = look();
+    let name = snapshot.mempool.pools.first().map(|pool| pool.name.clone()).unwrap_or_default();
+    let report = LeakReport::of(name, &snapshot);
+    if !report.is_empty() {
+        tracing::warn!(blocks = report.blocks(), bytes = report.bytes(), "{report}");
+    }
+}
