@@ -14,7 +14,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use candle_core::Device;
-use candle_mempool::{BufferSet, CompactionOptions, MemPool, PoolAllocator, snapshot};
+use candle_mempool::{
+    BufferSet, CallStacks, CompactionOptions, HistoryOptions, MemPool, PoolAllocator, label, mark_step,
+    record_history, snapshot,
+};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use mempool_examples::{human_bytes, median_ms};
@@ -42,7 +45,8 @@ struct Args {
     /// Share of the time that moving may take.
     #[arg(long, default_value_t = 0.05)]
     budget: f64,
-    /// Write what lies where at the end into this file, for PyTorch's viewers.
+    /// Write what lies where at the end, and what happened lately, into this file: for `mempool report`, `mempool doctor` and
+    /// PyTorch's viewers. A history is kept for it, with call stacks, which takes its time.
     #[arg(long)]
     snapshot: Option<PathBuf>,
     /// Run on the CPU although there is a GPU.
@@ -71,12 +75,14 @@ impl Run {
     }
 
     fn step(&mut self, device: &Device) -> Result<()> {
+        let _label = label(self.name);
         let start = Instant::now();
         self.service.step()?;
         if self.moves {
             self.service.caches.compact()?;
         }
         device.synchronize()?;
+        mark_step();
         self.times.push(start.elapsed());
         self.most_bytes = self.most_bytes.max(self.service.caches.stats().block_bytes);
         self.fragmentation += self.service.caches.fragmentation();
@@ -87,6 +93,9 @@ impl Run {
 fn main() -> Result<()> {
     let args = Args::parse();
     let device = if args.cpu { Device::Cpu } else { Device::cuda_if_available(0)? };
+    if args.snapshot.is_some() {
+        record_history(HistoryOptions::new().call_stacks(CallStacks::All))?;
+    }
     let mut runs = [
         Run::new("left where they are", false, &args, &device)?,
         Run::new("moved together", true, &args, &device)?,

@@ -197,7 +197,8 @@ pub(crate) fn frames(number: u32) -> Vec<Frame> {
     without_surroundings(frames)
 }
 
-/// Functions between a program's allocation and this crate's own, by how their names begin.
+/// Functions between a program's allocation and this crate's own, by how their names begin. Where debug information has lines
+/// only, functions that the compiler put into others have no more than their last name, and files tell.
 const ALLOCATORS: [&str; 12] = [
     "mempool_pools::",
     "mempool_arena::",
@@ -212,8 +213,10 @@ const ALLOCATORS: [&str; 12] = [
     "cuMem",
     "std::alloc::",
 ];
+const ALLOCATORS_FILES: [&str; 4] =
+    ["library/alloc/src/alloc.rs", "library/alloc/src/raw_vec", "library/core/src/alloc/", "/backtrace/src/"];
 
-/// Functions that call a program's or a thread's own, by how their names begin.
+/// Functions that call a program's or a thread's own, by how their names begin, and their files.
 const STARTERS: [&str; 12] = [
     "std::rt::",
     "std::sys::",
@@ -228,6 +231,14 @@ const STARTERS: [&str; 12] = [
     "clone",
     "__rust_try",
 ];
+const STARTERS_FILES: [&str; 6] = [
+    "library/std/src/rt.rs",
+    "library/std/src/sys/",
+    "library/std/src/thread/",
+    "library/std/src/panic",
+    "library/core/src/ops/function.rs",
+    "library/core/src/panic/",
+];
 
 /// Names of methods begin with the type: `<alloc::raw_vec::RawVec<T> as ...>`.
 fn begins_with_one_of(name: &str, starts: &[&str]) -> bool {
@@ -235,15 +246,25 @@ fn begins_with_one_of(name: &str, starts: &[&str]) -> bool {
     starts.iter().any(|start| bare.starts_with(start))
 }
 
+/// Whether a function is the allocator's, or between it and the program.
+fn allocates(frame: &Frame) -> bool {
+    begins_with_one_of(&frame.name, &ALLOCATORS)
+        || ALLOCATORS_FILES.iter().any(|file| frame.filename.contains(file))
+        || frame.filename.starts_with(concat!(env!("CARGO_MANIFEST_DIR"), "/src/"))
+}
+
+/// Whether a function calls a program's or a thread's own.
+fn starts(frame: &Frame) -> bool {
+    begins_with_one_of(&frame.name, &STARTERS)
+        || STARTERS_FILES.iter().any(|file| frame.filename.contains(file))
+        // `main` as C knows it.
+        || (frame.name == "main" && frame.filename.is_empty())
+}
+
 /// Leaves out what allocates, and what runs before a program's own functions.
 fn without_surroundings(mut frames: Vec<Frame>) -> Vec<Frame> {
-    let is_ours = |frame: &Frame| begins_with_one_of(&frame.name, &ALLOCATORS);
-    let own = frames.iter().take_while(|frame| is_ours(frame)).count();
-    let started = |frame: &Frame| {
-        // `main` as C knows it.
-        begins_with_one_of(&frame.name, &STARTERS) || (frame.name == "main" && frame.filename.is_empty())
-    };
-    let around = frames[own..].iter().rev().take_while(|frame| started(frame)).count();
+    let own = frames.iter().take_while(|frame| allocates(frame)).count();
+    let around = frames[own..].iter().rev().take_while(|frame| starts(frame)).count();
     frames.truncate(frames.len() - around);
     frames.drain(..own);
     frames
@@ -288,6 +309,29 @@ mod tests {
         ]);
         assert_eq!(kept, ["model::forward", "mempool_pools::pool::MemPool::with", "model::main"]);
         assert!(names(&["mempool_pools::a", "std::rt::lang_start"]).is_empty());
+    }
+
+    #[test]
+    fn files_tell_where_names_are_short() {
+        let frame = |name: &str, filename: &str| Frame {
+            name: name.to_owned(),
+            filename: filename.to_owned(),
+            line: 9,
+        };
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/src/allocator.rs");
+        let kept = without_surroundings(vec![
+            frame("take", concat!(env!("CARGO_MANIFEST_DIR"), "/src/history/stacks.rs")),
+            frame("alloc", own),
+            frame("alloc", "/rustc/1/library/alloc/src/alloc.rs"),
+            frame("with_capacity_in<u8>", "/rustc/1/library/alloc/src/raw_vec/mod.rs"),
+            frame("forward", "/a/model/src/lib.rs"),
+            frame("with<f>", concat!(env!("CARGO_MANIFEST_DIR"), "/src/pool.rs")),
+            frame("main", "/a/model/src/main.rs"),
+            frame("call_once<fn()>", "/rustc/1/library/core/src/ops/function.rs"),
+            frame("lang_start", "/rustc/1/library/std/src/rt.rs"),
+        ]);
+        let kept: Vec<&str> = kept.iter().map(|frame| &*frame.name).collect();
+        assert_eq!(kept, ["forward", "with<f>", "main"]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Call stacks, and which line of them is the user's.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use super::{BlockOwner, Snapshot};
@@ -43,7 +45,7 @@ impl Frame {
     pub fn is_library(&self) -> bool {
         let name = self.name.trim_start_matches(['<', '&']);
         let begins = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
-        if begins(&["mempool_pools::", "mempool_arena::", "candle_mempool::"]) {
+        if begins(&["mempool_pools::", "mempool_arena::", "candle_mempool::"]) || self.is_this_projects() {
             return true;
         }
         if self.filename.is_empty() {
@@ -51,6 +53,17 @@ impl Frame {
         }
         LIBRARIES.iter().any(|part| self.filename.contains(part))
             || LIBRARY_STARTS.iter().any(|start| self.filename.starts_with(start))
+    }
+
+    /// Whether the file is one of this project's crates, where they lie beside each other: names may be too short to tell.
+    fn is_this_projects(&self) -> bool {
+        let pools = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let beside = |name: &str| pools.parent().is_some_and(|all| self.lies_in(&all.join(name)));
+        self.lies_in(pools) || beside("arena") || beside("candle-integration")
+    }
+
+    fn lies_in(&self, package: &Path) -> bool {
+        Path::new(&self.filename).starts_with(package.join("src"))
     }
 
     /// The last part of the file's name and the line, as `optimizer.rs:88`; the function where there is no file.
@@ -99,12 +112,16 @@ mod tests {
 
     #[test]
     fn lines_of_libraries_are_told_from_those_of_users() {
+        let all = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let beside = |file: &str| all.join(file).display().to_string();
         for library in [
             frame("alloc::raw_vec::RawVec<T>::grow", "/rustc/abc/library/alloc/src/raw_vec.rs", 1),
             frame("candle_core::ops", "/home/a/.cargo/registry/src/x/candle-core-0.11.1/src/op.rs", 7),
             frame("forward", "/usr/lib/python3/site-packages/torch/nn/modules/linear.py", 3),
             frame("backward", "torch/_tensor.py", 3),
             frame("std::rt::lang_start", "", 0),
+            frame("with<f>", concat!(env!("CARGO_MANIFEST_DIR"), "/src/pool.rs"), 5),
+            frame("write", &beside("candle-integration/src/out.rs"), 5),
             frame("<candle_mempool::pool::Pool>::with", "/home/a/candle-integration/src/pool.rs", 5),
         ] {
             assert!(library.is_library(), "{library:?}");
