@@ -95,7 +95,8 @@ pub struct PoolInfo {
     /// The most it may hold; `None` where there is no limit.
     #[serde(default)]
     pub limit_bytes: Option<usize>,
-    /// Its figures; `None` for PyTorch's, which have none.
+    /// Its figures; `None` for PyTorch's, which have none, and for those that another version of this crate wrote in another way.
+    #[serde(default, deserialize_with = "known_stats")]
     pub stats: Option<PoolStats>,
 }
 
@@ -220,6 +221,12 @@ pub struct AllocatorSettings {
     pub garbage_collection_threshold: f64,
     /// Whether segments grow in place.
     pub expandable_segments: bool,
+}
+
+/// Figures, if they are those of this version.
+fn known_stats<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PoolStats>, D::Error> {
+    let value = Option::<serde_json::Value>::deserialize(deserializer)?;
+    Ok(value.and_then(|value| serde_json::from_value(value).ok()))
 }
 
 /// A list that PyTorch's readers look for, and that is always empty in JSON.

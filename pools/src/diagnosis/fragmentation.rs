@@ -11,14 +11,15 @@ use crate::snapshot::{Action, TraceEntry};
 /// fragmentation from a tenth on; the allocators of the field lose 1% to 8% on steady programs.
 const NOTICE: f64 = 0.05;
 const PROBLEM: f64 = 0.1;
-/// Less than this is one page or two, and no share of it means anything.
+/// Less than this is a part of a page, and no share of it means anything; and of less than some pages nobody runs out.
 const LEAST_BYTES: usize = 1 << 20;
+const LEAST_PROBLEM_BYTES: usize = 8 << 20;
 
 fn severity(view: &View<'_>, bytes: usize) -> Option<Severity> {
     let share = bytes as f64 / view.reserved.max(1) as f64;
     match share {
         _ if bytes < LEAST_BYTES => None,
-        share if share >= PROBLEM => Some(Severity::Problem),
+        share if share >= PROBLEM && bytes >= LEAST_PROBLEM_BYTES => Some(Severity::Problem),
         share if share >= NOTICE => Some(Severity::Notice),
         _ => None,
     }
@@ -50,19 +51,21 @@ pub(super) fn stuck_blocks(view: &View<'_>) -> Option<Finding> {
         pinned.iter().flat_map(|unit| &unit.used).map(|block| block.address).collect();
     let unit = if view.segments.iter().any(|segment| segment.is_expandable) { "page" } else { "segment" };
     let mut text = format!(
-        "{} of reserved memory ({} of {}) is free but split; the largest free block is {}; {} sit in {}",
+        "{} of reserved memory ({} of {}) is free but split; the largest free block is {}; {} {} in {}",
         percent(bytes, view.reserved),
         size(bytes),
         size(view.reserved),
         size(view.largest_free),
         count(blocks.len(), "block"),
+        if blocks.len() == 1 { "sits" } else { "sit" },
         count(pinned.len(), unit),
     );
     if let Some(first) = sites.first() {
         text += &format!(
-            ", of which {} from `{}` hold {}",
+            ", of which {} from `{}` {} {}",
             count(first.blocks, "block"),
             first.name,
+            if first.blocks == 1 { "holds" } else { "hold" },
             size(first.bytes)
         );
     }
@@ -104,7 +107,7 @@ pub(super) fn idle_segments(view: &View<'_>) -> Option<Finding> {
         (idle.iter().map(|unit| unit.bytes).min()?, idle.iter().map(|unit| unit.bytes).max()?);
     let sizes = if least == most { size(most) } else { format!("{} to {}", size(least), size(most)) };
     let mut text = format!(
-        "{} of reserved memory ({} of {}) lies in {} of {sizes} that hold nothing",
+        "{} of reserved memory ({} of {}) lies in {} of {sizes} without any block",
         percent(bytes, view.reserved),
         size(bytes),
         size(view.reserved),
@@ -242,5 +245,5 @@ pub(super) fn finding(
     text: String,
     advice: &str,
 ) -> Finding {
-    Finding { cause, severity, pool: view.pool.name.clone(), bytes, sites, text, advice: advice.to_owned() }
+    Finding { cause, severity, pool: view.name(), bytes, sites, text, advice: advice.to_owned() }
 }

@@ -56,6 +56,9 @@ pub(super) fn live_tensors(view: &View<'_>, has_problem: bool) -> Option<Finding
         size(view.active),
         size(view.reserved),
     );
+    if view.kept() > 0 {
+        text += &format!("; planned steps and sets of buffers keep {} of it", size(view.kept()));
+    }
     if !largest.is_empty() {
         text += &format!("; the largest part are {}", sites(&largest, 3));
     }

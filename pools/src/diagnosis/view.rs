@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::Site;
 use super::words;
-use crate::snapshot::{Action, Block, BlockState, PoolInfo, Segment, Snapshot, TraceEntry};
+use crate::snapshot::{
+    Action, Block, BlockState, DeviceInfo, DeviceKind, PoolInfo, Segment, Snapshot, TraceEntry,
+};
 
 /// The unit of mapping that is reckoned with: that of CUDA devices, and of this project's host pools.
 pub(super) const PAGE_BYTES: usize = 2 << 20;
@@ -85,6 +87,22 @@ impl<'a> View<'a> {
             units: segments.iter().flat_map(|segment| units(segment)).collect(),
             segments,
         }
+    }
+
+    /// The pool's name, with its device where there are several.
+    pub(super) fn name(&self) -> String {
+        let devices = &self.snapshot.mempool.devices;
+        match devices.get(self.pool.device).filter(|_| devices.len() > 1) {
+            Some(DeviceInfo { kind: DeviceKind::Host, .. }) => format!("{} (host)", self.pool.name),
+            Some(DeviceInfo { ordinal, .. }) => format!("{} (device {ordinal})", self.pool.name),
+            None => self.pool.name.clone(),
+        }
+    }
+
+    /// Bytes that planned steps and sets of buffers keep, and that are nobody's now.
+    pub(super) fn kept(&self) -> usize {
+        let blocks = self.segments.iter().flat_map(|segment| &segment.blocks);
+        total(blocks.filter(|block| block.is_kept).map(|block| block.size))
     }
 
     /// Mapped bytes that no block has.

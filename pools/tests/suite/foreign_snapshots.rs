@@ -104,6 +104,17 @@ fn what_is_no_snapshot_is_told_and_nothing_is_made_of_it() {
 }
 
 #[test]
+fn figures_of_another_version_are_left_out_and_all_else_is_read() {
+    let pool = mempool_pools::MemPool::builder().name("of old").build().unwrap();
+    let snapshot = pool.snapshot();
+    let mut value = serde_json::to_value(&snapshot).unwrap();
+    value["mempool"]["pools"][0]["stats"].as_object_mut().unwrap().remove("largest_free_bytes");
+    let read = Snapshot::read(value.to_string().as_bytes()).unwrap();
+    assert_eq!((&*read.mempool.pools[0].name, &read.mempool.pools[0].stats), ("of old", &None));
+    assert_eq!(read.segments, snapshot.segments);
+}
+
+#[test]
 fn a_short_file_that_stands_for_a_large_one_is_refused() {
     // One block in a list of 60,000 references to it, in 60,000 references to its segment.
     let mut bomb = b"\x80\x02}(X\x08\0\0\0segments](}(X\x07\0\0\0addressK\x01X\x0a\0\0\0total_sizeK\x00X\x06\0\0\0blocks](}(X\x05\0\0\0stateX\x08\0\0\0inactiveX\x04\0\0\0sizeK\x00uq\x01".to_vec();
