@@ -33,12 +33,17 @@ pub use trace::{Action, TraceEntry};
 /// it for one and not yet for the other.
 ///
 /// [`load`](Self::load) reads such files, and those that PyTorch wrote.
+///
+/// As JSON an object has the names of fields as its keys, kinds, states and actions are texts in `snake_case`, addresses and sizes
+/// are numbers of bytes, pairs are lists of two, and what is `None` is `null` or left out. Lists called `frames` are empty there:
+/// blocks and entries name a call stack by its place in `mempool.stacks`. A pickle has the same keys, and in `frames` what stands
+/// in that list, followed by the parts of the label.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Stretches of mapped memory without gaps, in order of address for each device.
     pub segments: Vec<Segment>,
-    /// For each device what happened to blocks that lie in what is mapped now, the last entries of the
-    /// [history](crate::record_history): nothing where none is kept.
+    /// For each device the last entries of the [history](crate::record_history) of the pools here: nothing where none is kept. Undone
+    /// from the last to the first they lead from the segments here back to what was there before.
     pub device_traces: Vec<Vec<TraceEntry>>,
     /// What the allocator was set to.
     pub allocator_settings: AllocatorSettings,
