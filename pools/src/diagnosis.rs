@@ -1,7 +1,7 @@
 //! What is wrong with memory, if anything, told from a snapshot: fragmentation and of which kind, or what is not
 //! fragmentation at all.
 //!
-//! One file looks for each kind of cause in a pool's part of a snapshot ([`View`]); none of them changes anything or asks a
+//! One file looks for each kind of cause in a pool's part of a snapshot (`view.rs`); none of them changes anything or asks a
 //! pool. What they say has figures, and the places in the program that it comes from.
 
 mod fragmentation;
