@@ -4,7 +4,10 @@ use std::io::{BufRead as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use bytesize::ByteSize;
+use mempool_cli::report::readable;
 use mempool_cli::trace;
+use mempool_pools::arena::trace::Event;
 use mempool_pools::arena::{Conf, Policy, ReplayDevice};
 use mempool_pools::diagnosis::{Diagnosis, Finding, Severity, diagnose_replay};
 use mempool_pools::snapshot::Snapshot;
@@ -34,7 +37,7 @@ A snapshot alone tells of fragmentation. What grows, what is idle and what each 
 A trace is replayed through a policy up to the last moment when nearly as much was live as ever, and looked at there, or
 where a request finds no memory below --limit. It names no places in the program: sizes stand for them.
 
-With --json each input gives one line: {\"input\": NAME, \"findings\": [{\"cause\", \"severity\": problem | notice | fine,
+With --json each input gives one line: {\"input\": FILE, \"findings\": [{\"cause\", \"severity\": problem | notice | fine,
 \"pool\", \"bytes\", \"sites\": [{\"name\", \"blocks\", \"bytes\"}], \"text\", \"advice\"}]}, what matters most first.
 
 The exit status is 0 if all inputs were read, whatever was found, and 1 otherwise.
@@ -82,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let diagnosis = diagnose(path, &device, &conf, &console)
             .with_context(|| format!("reading {}", input::described(path)));
         match diagnosis {
-            Ok(diagnosis) => print(&input::name(path), &diagnosis, args, &console)?,
+            Ok(diagnosis) => print(path, &diagnosis, args, &console)?,
             Err(error) => {
                 failures += 1;
                 console.tell(console::explain(&error));
@@ -103,14 +106,17 @@ fn diagnose(path: &Path, device: &ReplayDevice, conf: &Conf, console: &Console) 
     let trace = trace::parse(source)?;
     input::tell_left_out(path, &trace, console);
     console.begin(format!("replaying {}", input::described(path)), 0);
+    let allocates = |event: &Event| matches!(event, Event::Allocate { .. });
+    anyhow::ensure!(trace.events.iter().any(allocates), "nothing was allocated");
     let replay = device.replay(conf)?;
     Ok(console.wait_for(|| diagnose_replay(replay, &trace.events))?)
 }
 
-fn print(name: &str, diagnosis: &Diagnosis, args: &Args, console: &Console) -> Result<()> {
+fn print(path: &Path, diagnosis: &Diagnosis, args: &Args, console: &Console) -> Result<()> {
     if args.json {
-        return console.print_json(&Report { input: name, findings: &diagnosis.findings });
+        return console.print_json(&Report { input: &input::described(path), findings: &diagnosis.findings });
     }
+    let name = input::name(path);
     console.print(|out| {
         let problems = diagnosis.problems().count();
         match (diagnosis.findings.len(), problems) {
@@ -129,12 +135,15 @@ fn print_finding(finding: &Finding, out: &mut dyn Write) -> std::io::Result<()> 
         Severity::Notice => "notice",
         Severity::Fine => "fine",
     };
-    writeln!(out, "  {mark}: pool \"{}\": {}", finding.pool, finding.text)?;
+    // Names come from others: they are not to steer the terminal.
+    writeln!(out, "  {mark}: pool \"{}\": {}", readable(&finding.pool), readable(&finding.text))?;
     if !finding.advice.is_empty() {
         writeln!(out, "    do: {}", finding.advice)?;
     }
     for site in finding.sites.iter().take(3) {
-        writeln!(out, "    at: {} ({} blocks, {:.1} MiB)", site.name, site.blocks, console::mib(site.bytes))?;
+        let blocks = if site.blocks == 1 { "block" } else { "blocks" };
+        let bytes = ByteSize(site.bytes as u64).display().iec();
+        writeln!(out, "    at: {} ({} {blocks}, {bytes:.1})", readable(&site.name), site.blocks)?;
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ use mempool_pools::snapshot::Snapshot;
 use serde::Serialize;
 
 use data::Data;
+pub use data::readable;
 
 /// Something that the page's reader should know about the snapshot, and what can be done about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

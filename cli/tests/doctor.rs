@@ -60,8 +60,13 @@ fn a_trace_is_looked_at_where_memory_is_fullest() {
     );
     assert_eq!(
         (&short[0][0]["cause"], &short[0][0]["severity"]),
-        (&json!("live_tensors"), &json!("problem"))
+        (&json!("pool_too_small"), &json!("problem"))
     );
+    let advice = short[0][0]["advice"].as_str().unwrap();
+    assert!(advice.starts_with("give it "), "{advice}");
+    // Also where nothing fits at all.
+    let none = findings(folder.path(), &["run.csv", "--limit", "1MB"]);
+    assert_eq!(none[0][0]["cause"], "pool_too_small");
 }
 
 #[test]
@@ -112,6 +117,10 @@ fn what_cannot_be_read_is_told_and_the_others_are_looked_at() {
         "{told}"
     );
     assert!(said.starts_with("run: "), "{said}");
+    fs::write(folder.path().join("empty.csv"), "op,id,bytes,stream\n").unwrap();
+    let empty = doctor(folder.path(), &["empty.csv"]);
+    assert_eq!(empty.status.code(), Some(1));
+    assert!(String::from_utf8(empty.stderr).unwrap().contains("nothing was allocated"));
     let wrong = doctor(folder.path(), &["run.csv", "--policy", "pages", "--conf", "max_split_size_mb:5"]);
     assert_eq!(wrong.status.code(), Some(1), "options of another policy");
 }

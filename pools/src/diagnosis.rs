@@ -157,7 +157,15 @@ impl Snapshot {
             view.has_failed() || (view.reserved > 0 && view.reserved as f64 >= SMALLEST_SHARE * whole as f64)
         };
         let mut findings: Vec<Finding> = views.iter().filter(counts).flat_map(diagnose_pool).collect();
-        findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(finding.bytes)));
+        // A limit that requests ran into comes behind what fills the pool without need, and before all else.
+        let is_limit = |finding: &Finding| finding.cause == Cause::PoolTooSmall;
+        let fills = |finding: &Finding| matches!(finding.cause, Cause::GrowsEachStep | Cause::HeldTensors);
+        let rank = |finding: &Finding| if fills(finding) { 0 } else { u8::from(!is_limit(finding)) + 1 };
+        let has_limit = findings.iter().any(is_limit);
+        findings.sort_by_key(|finding| {
+            let rank = if has_limit { rank(finding) } else { 0 };
+            (finding.severity, rank, std::cmp::Reverse(finding.bytes))
+        });
         Diagnosis { findings }
     }
 }
@@ -178,8 +186,9 @@ fn diagnose_pool(view: &View<'_>) -> Vec<Finding> {
     let grows = !findings.is_empty();
     findings.extend(fragmentation::stuck_blocks(view));
     findings.extend(fragmentation::idle_segments(view));
-    let is_split = !findings.is_empty();
-    findings.extend(sizes::pool_too_small(view));
+    let is_split =
+        findings.iter().any(|finding| matches!(finding.cause, Cause::StuckBlocks | Cause::IdleSegments));
+    findings.extend(sizes::pool_too_small(view, is_split));
     findings.extend(sizes::pool_too_large(view, is_split));
     let is_too_large = findings.iter().any(|finding| finding.cause == Cause::PoolTooLarge);
     findings.extend(fragmentation::unused_pages(view).filter(|_| !is_too_large));

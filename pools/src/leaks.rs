@@ -38,6 +38,8 @@ pub struct LeakReport {
     pub pool: String,
     /// What is live.
     pub leaks: Vec<Leak>,
+    /// Whether a history tells of it.
+    pub has_history: bool,
 }
 
 /// Functions of libraries that keep memory for later, and what they are. Their blocks live for as long as a thread, a device or
@@ -53,12 +55,13 @@ const KEEPERS: [(&str, &str); 6] = [
 
 impl LeakReport {
     fn of(pool: String, snapshot: &Snapshot) -> Self {
-        let mut leaks: BTreeMap<(String, String), Leak> = BTreeMap::new();
+        let mut leaks: BTreeMap<(String, String, bool), Leak> = BTreeMap::new();
         // The oldest comes first, and gives its figures.
         for block in snapshot.oldest_blocks().into_iter().chain(snapshot.unowned_blocks()) {
             let site = snapshot.call_site(block.stack).map(crate::snapshot::Frame::place).unwrap_or_default();
             let label = block.owner.as_ref().map(|owner| owner.label.clone()).unwrap_or_default();
-            let leak = leaks.entry((site.clone(), label.clone())).or_insert_with(|| Leak {
+            let is_known = block.owner.as_ref().is_some_and(|owner| !owner.is_older);
+            let leak = leaks.entry((site.clone(), label.clone(), is_known)).or_insert_with(|| Leak {
                 site,
                 label,
                 thread: block.owner.as_ref().map(|owner| owner.thread.clone()).unwrap_or_default(),
@@ -73,7 +76,7 @@ impl LeakReport {
         }
         let mut leaks: Vec<Leak> = leaks.into_values().collect();
         leaks.sort_by_key(|leak| std::cmp::Reverse(leak.bytes));
-        Self { pool, leaks }
+        Self { pool, leaks, has_history: snapshot.mempool.dropped_entries.is_some() }
     }
 
     /// Whether nothing is live.
@@ -111,10 +114,11 @@ impl fmt::Display for LeakReport {
         /// What stands in one message; the report has all.
         const SHOWN: usize = 10;
         if self.is_empty() {
-            return write!(f, "pool \"{}\" closes with nothing live", self.pool);
+            return write!(f, "pool \"{}\" has no live blocks", self.pool);
         }
         let (blocks, bytes) = (self.blocks(), self.bytes());
-        write!(f, "pool \"{}\" closes with {blocks} live blocks of {bytes} bytes in all", self.pool)?;
+        let plural = if blocks == 1 { "block" } else { "blocks" };
+        write!(f, "pool \"{}\" has {blocks} live {plural} of {bytes} bytes in all", self.pool)?;
         for leak in self.leaks.iter().take(SHOWN) {
             let Leak { site, label, thread, blocks, bytes, step, age, library } = leak;
             write!(f, "; {blocks} of {bytes} bytes")?;
@@ -126,7 +130,8 @@ impl fmt::Display for LeakReport {
             }
             match age {
                 Some(age) => write!(f, ", thread \"{thread}\", step {step}, {:.1} s old", age.as_secs_f64())?,
-                None => f.write_str(", of before the history")?,
+                None if self.has_history => f.write_str(", of before the history")?,
+                None => {}
             }
             if let Some(library) = library {
                 write!(f, ": {library}, no leak")?;
@@ -182,6 +187,6 @@ pub(crate) fn report(look: impl FnOnce() -> Snapshot) {
     let name = snapshot.mempool.pools.first().map(|pool| pool.name.clone()).unwrap_or_default();
     let report = LeakReport::of(name, &snapshot);
     if !report.is_empty() {
-        tracing::warn!(blocks = report.blocks(), bytes = report.bytes(), "{report}");
+        tracing::warn!(blocks = report.blocks(), bytes = report.bytes(), "a pool closes: {report}");
     }
 }

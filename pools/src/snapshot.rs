@@ -65,6 +65,9 @@ pub struct Extra {
     pub pools: Vec<PoolInfo>,
     /// Entries of the history that are no longer kept; `None` where no history is kept, and for PyTorch's.
     pub dropped_entries: Option<u64>,
+    /// When the history began, in microseconds since 1970; `None` where none is kept, and for PyTorch's.
+    #[serde(default)]
+    pub history_began_us: Option<u64>,
     /// The call stacks that blocks and entries name by their place in here.
     pub stacks: Vec<Stack>,
 }

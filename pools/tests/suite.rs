@@ -5,6 +5,7 @@ mod allocator;
 mod buffer_sets;
 mod buffers;
 mod contents;
+mod diagnosis;
 mod foreign_snapshots;
 mod history;
 mod leaks;

@@ -344,7 +344,7 @@ impl<'a> Tables<'a> {
 }
 
 /// A text of a snapshot as it can be shown: without characters that cannot be seen, or that turn the text around them.
-pub(super) fn readable(text: &str) -> String {
+pub fn readable(text: &str) -> String {
     let is_seen = |character: char| {
         !character.is_control()
             && !matches!(character,

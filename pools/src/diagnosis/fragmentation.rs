@@ -97,7 +97,7 @@ pub(super) fn idle_segments(view: &View<'_>) -> Option<Finding> {
     let free = view.units.iter().filter(|unit| unit.used.is_empty() && !unit.segment.is_expandable);
     let is_idle = |unit: &&Unit<'_>| view.is_at_peak || view.is_idle(unit.address, unit.bytes);
     let idle: Vec<&Unit<'_>> = free.filter(is_idle).collect();
-    let bytes = total(idle.iter().map(|unit| unit.bytes));
+    let bytes = view.never_needed(total(idle.iter().map(|unit| unit.bytes)));
     let mut severity = severity(view, bytes)?;
     if !view.has_trace() {
         // What is cached may be wanted in the next moment.
@@ -117,8 +117,7 @@ pub(super) fn idle_segments(view: &View<'_>) -> Option<Finding> {
     if view.has_trace() {
         let lately = lately_asked(view);
         text += &if view.is_at_peak {
-            " while nearly as much is live as ever: they serve none of the sizes that are asked for"
-                .to_owned()
+            " while nearly as much is live as ever".to_owned()
         } else {
             format!(" and that nothing was allocated in for the last half of {}", span(view))
         };
@@ -170,7 +169,7 @@ fn who_used(view: &View<'_>, units: &[&Unit<'_>]) -> Vec<Site> {
 pub(super) fn unused_pages(view: &View<'_>) -> Option<Finding> {
     let free = view.units.iter().filter(|unit| unit.used.is_empty() && unit.segment.is_expandable);
     let is_idle = |unit: &&Unit<'_>| view.is_at_peak || view.is_idle(unit.address, unit.bytes);
-    let bytes = total(free.filter(is_idle).map(|unit| unit.bytes));
+    let bytes = view.never_needed(total(free.filter(is_idle).map(|unit| unit.bytes)));
     let severity = if view.is_at_peak {
         severity(view, bytes)?
     } else {
@@ -179,7 +178,7 @@ pub(super) fn unused_pages(view: &View<'_>) -> Option<Finding> {
         is_much.then_some(Severity::Notice)?
     };
     let when = match (view.is_at_peak, view.has_trace()) {
-        (true, _) => ", while nearly as much is live as ever: no request fits into it as it lies",
+        (true, _) => ", while nearly as much is live as ever",
         (false, true) => "; nothing did for the last half of the history",
         (false, false) => "",
     };

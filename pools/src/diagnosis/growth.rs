@@ -1,6 +1,6 @@
 //! What grows from step to step: blocks that live on, and buffers that are allocated anew a little longer.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use super::fragmentation::finding;
 use super::view::{View, sorted, total};
@@ -8,10 +8,17 @@ use super::words::{count, size};
 use super::{Cause, Finding, Severity, Site};
 use crate::snapshot::{Action, Block, TraceEntry};
 
-/// Parts that time is cut into to see whether something comes again and again.
-const PARTS: usize = 10;
-/// Parts in which a place has to have left a block. The first ones are a program's start.
-const LEAST_PARTS: usize = 7;
+/// Blocks that a place has to have left behind. Fewer may be chance.
+const LEAST_BLOCKS: usize = 5;
+/// Share of the time since the history began within which one of them has to follow the other, from the beginning to now. What is
+/// made once is there at the beginning only, and a window of the last things only at the end.
+const LONGEST_PAUSE: f64 = 0.3;
+/// Steps that the history has to tell of, or parts of its time in which something has to be freed: a program that only allocates
+/// is being made ready.
+const LEAST_STEPS: u64 = 5;
+const PARTS_WITH_FREES: usize = 7;
+/// Share of what is live that has to have grown, to be a problem. Less may be what a program writes down.
+const PROBLEM_SHARE: f64 = 0.05;
 
 /// When a block was allocated, on a scale on which steps are long if there are any.
 fn moment(view: &View<'_>, block: &Block) -> Option<u64> {
@@ -23,66 +30,94 @@ fn moment_of_entry(view: &View<'_>, entry: &TraceEntry) -> u64 {
     if view.has_steps() { entry.step.into() } else { entry.time_us }
 }
 
+/// The time that a history tells of: steps, or microseconds.
+fn span(view: &View<'_>, live: &[(&Block, u64)]) -> Option<(u64, u64)> {
+    let of_trace = view.trace.iter().map(|entry| moment_of_entry(view, entry));
+    let moments = || live.iter().map(|(_, at)| *at).chain(of_trace.clone());
+    let began = match (view.has_steps(), view.history_began_us()) {
+        // Steps are counted from there.
+        (true, Some(_)) => 0,
+        (false, Some(began)) => began,
+        (_, None) => moments().min()?,
+    };
+    Some((began, moments().max()?))
+}
+
+/// Whether something is freed all the time.
+fn frees_all_the_time(view: &View<'_>, (first, last): (u64, u64)) -> bool {
+    const PARTS: u64 = 10;
+    let freed = view.trace.iter().filter(|entry| entry.action == Action::FreeRequested);
+    let part = |entry: &&TraceEntry| entry.time_us.saturating_sub(first) * PARTS / (last - first).max(1);
+    freed.map(part).collect::<HashSet<u64>>().len() >= PARTS_WITH_FREES
+}
+
+/// Whether blocks came one after the other from the beginning to now.
+fn came_steadily(mut moments: Vec<u64>, (first, last): (u64, u64)) -> bool {
+    moments.sort_unstable();
+    let longest = (last - first) as f64 * LONGEST_PAUSE;
+    let mut before = first;
+    moments.len() >= LEAST_BLOCKS
+        && moments.into_iter().chain([last]).all(|at| {
+            let pause = at.saturating_sub(before);
+            before = at;
+            pause as f64 <= longest
+        })
+}
+
 /// What places leave behind in step after step.
 pub(super) fn grows_each_step(view: &View<'_>) -> Option<Finding> {
     let live: Vec<(&Block, u64)> =
         view.live().filter_map(|block| moment(view, block).map(|at| (block, at))).collect();
-    let of_trace = view.trace.iter().map(|entry| moment_of_entry(view, entry));
-    let first = live.iter().map(|(_, at)| *at).chain(of_trace.clone()).min()?;
-    let last = live.iter().map(|(_, at)| *at).chain(of_trace).max()?;
-    let parts = PARTS.min(usize::try_from(last - first).unwrap_or(PARTS).saturating_add(1));
-    if parts < PARTS / 2 {
+    let span = span(view, &live)?;
+    let tells =
+        if view.has_steps() { span.1 - span.0 >= LEAST_STEPS } else { frees_all_the_time(view, span) };
+    if !tells {
         return None;
     }
-    let part = |at: u64| ((at - first) as f64 / (last - first + 1) as f64 * parts as f64) as usize;
-    // A place is told apart by the size too: what is kept for ever and what grows may come from one line.
-    let mut places: HashMap<(String, usize), Vec<(&Block, u64)>> = HashMap::new();
+    let mut places: HashMap<String, Vec<(&Block, u64)>> = HashMap::new();
     for &(block, at) in &live {
-        places.entry((view.site(block), block.requested_size)).or_default().push((block, at));
+        places.entry(view.site(block)).or_default().push((block, at));
     }
-    let grows = |blocks: &Vec<(&Block, u64)>| {
-        let in_parts: HashSet<usize> = blocks.iter().map(|(_, at)| part(*at)).collect();
-        in_parts.len() * PARTS >= LEAST_PARTS * parts
+    places.retain(|_, blocks| came_steadily(blocks.iter().map(|(_, at)| *at).collect(), span));
+    let grown: Vec<(&Block, u64)> = places.values().flatten().copied().collect();
+    let steps: HashSet<u64> = grown.iter().map(|(_, at)| *at).collect();
+    let mut kinds: HashMap<(&String, usize), usize> = HashMap::new();
+    for (site, blocks) in &places {
+        blocks.iter().for_each(|(block, _)| *kinds.entry((site, block.requested_size)).or_default() += 1);
+    }
+    // Of lengths that are never the same each is there once.
+    let kinds = kinds.values().filter(|&&count| count >= LEAST_BLOCKS).count();
+    let site = |(name, blocks): (&String, &Vec<(&Block, u64)>)| Site {
+        name: name.clone(),
+        blocks: blocks.len(),
+        bytes: total(blocks.iter().map(|(block, _)| block.size)),
     };
-    let mut sites: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-    let mut steps: HashSet<u64> = HashSet::new();
-    let mut sizes = 0;
-    for ((site, _), blocks) in places.into_iter().filter(|(_, blocks)| grows(blocks)) {
-        sizes += 1;
-        steps.extend(blocks.iter().map(|(_, at)| *at));
-        let (number, bytes) = sites.entry(site).or_default();
-        *number += blocks.len();
-        *bytes = bytes.saturating_add(total(blocks.iter().map(|(block, _)| block.size)));
-    }
-    let sites: Vec<Site> =
-        sorted(sites.into_iter().map(|(name, (blocks, bytes))| Site { name, blocks, bytes }).collect());
+    let sites = sorted(places.iter().map(site).collect());
     let bytes = total(sites.iter().map(|site| site.bytes));
-    let number: usize = sites.iter().map(|site| site.blocks).sum();
     let largest = sites.first()?;
     let mut text = format!(
-        "{} ({}) live on that were allocated over and over: {} from `{}`",
-        count(number, "block"),
+        "{} ({}) live on that were allocated one after the other since the history began: {} from `{}`",
+        count(grown.len(), "block"),
         size(bytes),
         count(largest.blocks, "block"),
         largest.name,
     );
     if view.has_steps() {
-        let per_step = bytes / steps.len().max(1);
-        text += &format!(", {} more with each of {} steps", size(per_step), steps.len());
+        text += &format!(", {} more with each of {} steps", size(bytes / steps.len().max(1)), steps.len());
+    }
+    if sites.len() > 1 {
+        text += &format!(", and from {} more", count(sites.len() - 1, "place"));
     }
     // A graph keeps what each of its operations made: blocks of several places or sizes, as many of each.
-    let advice = if sizes >= 3 {
+    let advice = if kinds >= 3 {
         "blocks of so many kinds at once are what a graph keeps alive: push a detached tensor or a number \
          (detach(), to_scalar()) where a loss or a state is collected"
     } else {
         "a collection grows there, or a tensor is never dropped: empty it, or keep what is needed of it"
     };
-    let text = if sites.len() > 1 {
-        text + &format!(", and from {} more", count(sites.len() - 1, "place"))
-    } else {
-        text
-    };
-    Some(finding(view, Cause::GrowsEachStep, Severity::Problem, bytes, sites, text, advice))
+    let is_much = bytes as f64 >= PROBLEM_SHARE * view.active as f64;
+    let severity = if is_much { Severity::Problem } else { Severity::Notice };
+    Some(finding(view, Cause::GrowsEachStep, severity, bytes, sites, text, advice))
 }
 
 /// Different sizes that a place has to have asked for, each larger than the one before.

@@ -67,7 +67,11 @@ pub(super) fn live_tensors(view: &View<'_>, has_problem: bool) -> Option<Finding
         text += &format!("; {} more were asked for", size(entry.size));
     }
     let severity = if refused.is_some() && !has_problem { Severity::Problem } else { Severity::Fine };
-    let advice = if severity == Severity::Problem {
+    let all =
+        |entry: &crate::snapshot::TraceEntry| view.reserved.saturating_add(entry.device_free.unwrap_or(0));
+    let advice = if refused.is_some_and(|entry| entry.size > all(entry)) {
+        "that one request is for more than there is at all: look at where its size comes from"
+    } else if severity == Severity::Problem {
         "hold less at once: smaller batches, shorter sequences, checkpointing, or drop what is no longer read"
     } else {
         ""

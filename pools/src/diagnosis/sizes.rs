@@ -11,6 +11,9 @@ const MARGIN: f64 = 1.05;
 /// A pool is too large when it has this much more than what it should have.
 const TOO_LARGE: f64 = 1.25;
 
+/// Steps after which a pool that is not used up will not be.
+const LEAST_STEPS: u32 = 3;
+
 /// A size in whole pages, with a margin.
 fn right_size(needed: usize) -> usize {
     let more = (needed as f64 * MARGIN) as usize;
@@ -25,35 +28,38 @@ fn in_mb(bytes: usize) -> usize {
 /// A pool that has more than ever was used, by its own figures.
 pub(super) fn pool_too_large(view: &View<'_>, is_split: bool) -> Option<Finding> {
     let used = view.pool.stats.as_ref()?.active.peak;
+    // A pool that was hardly used yet may need all of it later.
+    let severity = if view.last_step >= LEAST_STEPS { Severity::Problem } else { Severity::Notice };
     let right = right_size(used);
     let over = view.reserved.saturating_sub(right);
     if is_split || over < PAGE_BYTES * 4 || (view.reserved as f64) < TOO_LARGE * right as f64 {
         return None;
     }
     let text = format!(
-        "{} are reserved, and {} were in use at most: {} never were needed",
+        "{} are reserved, and {} were in use at most since peaks were last reset",
         size(view.reserved),
         size(used),
-        size(over),
     );
     let advice = format!(
         "take {} from the start (fixed_size_mb:{1}, or initial_size_mb:{1})",
         size(right),
         in_mb(right)
     );
-    Some(finding(view, Cause::PoolTooLarge, Severity::Problem, over, Vec::new(), text, &advice))
+    Some(finding(view, Cause::PoolTooLarge, severity, over, Vec::new(), text, &advice))
 }
 
 /// A pool whose limit requests ran into.
-pub(super) fn pool_too_small(view: &View<'_>) -> Option<Finding> {
+pub(super) fn pool_too_small(view: &View<'_>, is_split: bool) -> Option<Finding> {
     let limit = view.pool.limit_bytes?;
-    let stats = view.pool.stats.as_ref()?;
-    let refused = view.refused().count().max(usize::try_from(stats.overflow_count).unwrap_or(usize::MAX));
+    let stats = view.pool.stats.as_ref();
+    let overflows = stats.map_or(0, |stats| usize::try_from(stats.overflow_count).unwrap_or(usize::MAX));
+    let refused = view.refused().count().max(overflows);
     // What split memory cannot serve is told of as that.
-    if refused == 0 || view.refused().last().is_some_and(|entry| entry.size <= view.free()) {
+    let fits = view.refused().last().is_some_and(|entry| entry.size <= view.free());
+    if refused == 0 || (is_split && fits) {
         return None;
     }
-    let peak = stats.active.peak;
+    let peak = stats.map_or(view.active, |stats| stats.active.peak);
     let needed = needed_at_once(view).map_or(limit, |needed| needed.max(peak));
     let mut text = format!(
         "{} found no memory below its limit of {}, {} of which were in use",

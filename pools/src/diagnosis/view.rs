@@ -29,8 +29,10 @@ pub(super) struct View<'a> {
     pub(super) units: Vec<Unit<'a>>,
     /// The step in progress.
     pub(super) last_step: u32,
-    /// Nearly as much is live as ever, by the trace: what is free now is free because it does not serve.
+    /// Nearly as much is live as ever, by the trace: what is free now, beyond what was live at most, does not serve.
     pub(super) is_at_peak: bool,
+    /// Bytes that were live at most, by the trace.
+    peak: usize,
     /// Where something was allocated in the last half of the trace: starts and ends, in order, apart from each other.
     lately: Vec<(usize, usize)>,
 }
@@ -68,7 +70,7 @@ impl<'a> View<'a> {
         let blocks = segments.iter().flat_map(|segment| &segment.blocks);
         let of_blocks = blocks.filter_map(|block| block.owner.as_ref()).map(|owner| owner.step).max();
         let last_step = of_blocks.max(trace.iter().map(|entry| entry.step).max()).unwrap_or(0);
-        let is_at_peak = is_at_peak(&segments, &trace);
+        let (is_at_peak, peak) = peak(&segments, &trace);
         let lately = allocated_in(&trace[trace.len() / 2..]);
         let free = |segment: &&'a Segment| {
             let blocks = segment.blocks.iter().filter(|block| block.state == BlockState::Inactive);
@@ -80,6 +82,7 @@ impl<'a> View<'a> {
             trace,
             last_step,
             is_at_peak,
+            peak,
             lately,
             reserved: total(segments.iter().map(|segment| segment.total_size)),
             active: total(segments.iter().map(|segment| segment.active_size)),
@@ -163,9 +166,19 @@ impl<'a> View<'a> {
         sorted(sites.map(|(name, at)| Site { name, blocks: at.blocks.len(), bytes: at.bytes }).collect())
     }
 
+    /// When the history began, as far as that is known.
+    pub(super) fn history_began_us(&self) -> Option<u64> {
+        self.snapshot.mempool.history_began_us
+    }
+
     /// Whether a history tells of steps.
     pub(super) fn has_steps(&self) -> bool {
         self.last_step > 0
+    }
+
+    /// As many of the bytes, which are free, as were not needed when the most was live.
+    pub(super) fn never_needed(&self, bytes: usize) -> usize {
+        if self.is_at_peak { bytes.min(self.reserved.saturating_sub(self.peak)) } else { bytes }
     }
 
     /// Whether what happened is known at all.
@@ -202,8 +215,8 @@ fn lies_in(segments: &[&Segment], addr: Option<usize>) -> bool {
 /// Share of the most that was live, from which on memory is as full as it becomes.
 const AT_PEAK: f64 = 0.9;
 
-/// Whether nearly as much is live as ever was, followed back by the trace. Without one it is not known.
-fn is_at_peak(segments: &[&Segment], trace: &[&TraceEntry]) -> bool {
+/// Whether nearly as much is live as ever was, followed back by the trace, and how much that was. Without a trace it is not known.
+fn peak(segments: &[&Segment], trace: &[&TraceEntry]) -> (bool, usize) {
     let now = total(segments.iter().map(|segment| segment.requested_size));
     let (mut live, mut peak, mut least) = (now, now, now);
     for entry in trace.iter().rev() {
@@ -215,7 +228,7 @@ fn is_at_peak(segments: &[&Segment], trace: &[&TraceEntry]) -> bool {
         (peak, least) = (peak.max(live), least.min(live));
     }
     // Where little changed there is no peak.
-    now as f64 >= AT_PEAK * peak as f64 && (least as f64) < AT_PEAK * peak as f64
+    (now as f64 >= AT_PEAK * peak as f64 && (least as f64) < AT_PEAK * peak as f64, peak)
 }
 
 /// The ranges that allocations took, those that touch each other as one.

@@ -95,6 +95,11 @@ impl Log {
         self.entries.iter()
     }
 
+    /// When it began, in microseconds since 1970.
+    pub(crate) fn began_us(&self) -> u64 {
+        self.start.1
+    }
+
     /// Entries that are no longer kept.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped

@@ -237,6 +237,7 @@ impl Collector {
                 devices: self.devices,
                 pools: self.pools,
                 dropped_entries: self.history.as_ref().map(|log| log.dropped() + cut),
+                history_began_us: self.history.as_ref().map(Log::began_us),
                 stacks,
             },
         }

@@ -46,16 +46,21 @@ impl Snapshot {
     }
 
     /// What is live here and was not in `before`, by label, the most bytes first: what a program does not let go of. A block
-    /// at an address that was live before counts as new if it was allocated at another time.
+    /// at an address that was live before counts as new if a history says that it was allocated since; so a history that
+    /// is kept for both tells most.
     #[must_use]
     pub fn diff(&self, before: &Self) -> Vec<Growth> {
-        let key = |(device, block): (usize, &Block)| {
-            let owner = block.owner.as_ref().map(|owner| (owner.time_us, owner.step, owner.position));
-            (device, block.address, owner)
+        let known: HashSet<(usize, usize)> =
+            before.live().map(|(device, block)| (device, block.address)).collect();
+        let is_since = |block: &Block| {
+            let owner = block.owner.as_ref().filter(|owner| !owner.is_older);
+            owner.is_some_and(|owner| owner.time_us > before.mempool.time_us)
         };
-        let known: HashSet<_> = before.live().map(key).collect();
         let mut grown: BTreeMap<&str, Growth> = BTreeMap::new();
-        for (device, block) in self.live().filter(|&one| !known.contains(&key(one))) {
+        for (device, block) in self
+            .live()
+            .filter(|(device, block)| !known.contains(&(*device, block.address)) || is_since(block))
+        {
             debug_assert!(device < self.mempool.devices.len(), "a segment's device is listed");
             let (label, step) = block.owner.as_ref().map_or(("", 0), |owner| (&*owner.label, owner.step));
             let growth = grown.entry(label).or_insert_with(|| Growth {

@@ -1,8 +1,9 @@
 //! Snapshots in files.
 
-use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::read::MultiGzDecoder;
 
@@ -90,18 +91,17 @@ impl Snapshot {
     /// either; `_memory_viz.py` wants a pickle.
     ///
     /// # Errors
-    /// [`PoolError::Snapshot`] when the file cannot be written; what was written of it is removed.
+    /// [`PoolError::Snapshot`] when the file cannot be written. A file that was there before is then as it was: the new one takes
+    /// its place when it is whole. What is no file, as a pipe, is written to as it is.
     pub fn dump(&self, path: impl AsRef<Path>) -> Result<(), PoolError> {
         let path = path.as_ref();
         let as_json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
-        let file = File::create(path).map_err(|error| refused(path, &error))?;
-        let mut file = BufWriter::new(file);
-        let written = if as_json { self.write_json(&mut file) } else { self.write_pickle(&mut file) };
-        let written = written.and_then(|()| file.flush());
-        written.map_err(|error| {
-            let _ = std::fs::remove_file(path);
-            refused(path, &error)
-        })
+        let write = |file: File| {
+            let mut file = BufWriter::new(file);
+            let written = if as_json { self.write_json(&mut file) } else { self.write_pickle(&mut file) };
+            written.and_then(|()| file.flush())
+        };
+        write_file(path, write).map_err(|error| refused(path, &error))
     }
 
     /// Writes the snapshot as a pickle: protocol 2, without objects, as PyTorch's page reads it. It is written in small pieces.
@@ -119,6 +119,24 @@ impl Snapshot {
     pub fn write_json(&self, writer: impl Write) -> std::io::Result<()> {
         serde_json::to_writer(writer, self).map_err(std::io::Error::from)
     }
+}
+
+/// Writes a file beside the one that it then replaces.
+fn write_file(path: &Path, write: impl Fn(File) -> io::Result<()>) -> io::Result<()> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+        return write(OpenOptions::new().write(true).open(path)?);
+    }
+    // A link stays one: what it leads to is replaced.
+    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let beside = target.with_file_name(format!(".{name}.{}-{number}", std::process::id()));
+    let file = OpenOptions::new().write(true).create_new(true).open(&beside)?;
+    let written = write(file).and_then(|()| std::fs::rename(&beside, &target));
+    written.inspect_err(|_| {
+        let _ = std::fs::remove_file(&beside);
+    })
 }
 
 fn refused(path: &Path, error: &std::io::Error) -> PoolError {

@@ -62,6 +62,7 @@ impl Snapshot {
                 devices: Vec::new(),
                 pools: Vec::new(),
                 dropped_entries: None,
+                history_began_us: None,
                 stacks: reader.stacks.all,
             }),
         };

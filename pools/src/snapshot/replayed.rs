@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use mempool_arena::trace::Event;
-use mempool_arena::{ArenaError, MappedSegment, Replay, ReplayError, Usage, layout_of};
+use mempool_arena::{ArenaError, MappedSegment, Replay, ReplayError, Upstream as _, Usage, layout_of};
 
 use super::trace::NO_CONTEXT;
 use super::{
@@ -53,6 +53,7 @@ impl Snapshot {
     /// Those of [`Replay::apply`] but for requests that find no memory.
     pub(crate) fn of_replay(mut replay: Replay<'_>, events: &[Event]) -> Result<Self, ReplayError> {
         let last = last_near_the_peak(events);
+        let limit_bytes = Some(replay.upstream().capacity_bytes()).filter(|&bytes| bytes != usize::MAX);
         let mut to = Recorder { trace: Vec::new(), owners: HashMap::new(), step: 0, position: 0, now: 0 };
         let mut ids: HashMap<u64, (usize, usize, u64)> = HashMap::new();
         for &event in &events[..events.len().min(last + 1)] {
@@ -112,10 +113,11 @@ impl Snapshot {
                     id: (0, 0),
                     device: 0,
                     name: "replayed".to_owned(),
-                    limit_bytes: None,
+                    limit_bytes,
                     stats: None,
                 }],
                 dropped_entries: None,
+                history_began_us: Some(0),
                 stacks: Vec::new(),
             },
         })

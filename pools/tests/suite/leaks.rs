@@ -57,6 +57,8 @@ fn leaks_are_told_by_place_and_label_with_their_age() {
     let pool = MemPool::builder().name("leaky").build().unwrap();
     let older = pool.with(|| vec![1_u8; 3 * BIG]);
     record_history(HistoryOptions::new().call_stacks(CallStacks::All)).unwrap();
+    // Of one place, before and after the history began.
+    assert!(!pool.leaks().leaks[0].site.contains("leaks.rs"));
     let mut kept = Vec::new();
     for _ in 0..3 {
         let _label = label("cache");
@@ -71,7 +73,7 @@ fn leaks_are_told_by_place_and_label_with_their_age() {
     let before = report.leaks.iter().find(|leak| leak.label.is_empty()).unwrap();
     assert_eq!((before.blocks, before.age), (1, None));
     let text = report.to_string();
-    assert!(text.starts_with("pool \"leaky\" closes with 4 live blocks of 6291456 bytes in all; "), "{text}");
+    assert!(text.starts_with("pool \"leaky\" has 4 live blocks of 6291456 bytes in all; "), "{text}");
     assert!(
         text.contains("3 of 3145728 bytes from leaks.rs:") && text.contains(" under cache, thread \""),
         "{text}"
@@ -103,6 +105,6 @@ fn a_pool_that_closes_with_live_blocks_is_warned_of_while_a_history_is_kept() {
     assert_eq!(close("nothing live", false, false), [""; 0]);
     let told = close("leaves one", false, true);
     assert_eq!(told.len(), 1);
-    assert!(told[0].contains("pool \"leaves one\" closes with 1 live blocks of 1048576 bytes"), "{told:?}");
+    assert!(told[0].contains("pool \"leaves one\" has 1 live block of 1048576 bytes"), "{told:?}");
     stop_history();
 }

@@ -169,6 +169,22 @@ fn a_file_that_cannot_be_written_is_an_error_with_its_name() {
     let error = pool.snapshot().dump("/nonexistent/folder/a.pickle").unwrap_err();
     assert!(matches!(&error, PoolError::Snapshot { kind: std::io::ErrorKind::NotFound, .. }), "{error}");
     assert!(error.to_string().contains("/nonexistent/folder/a.pickle"));
+    // What was there before stays until what replaces it is whole, and what is no file is not removed.
+    #[cfg(target_os = "linux")]
+    {
+        assert!(pool.snapshot().dump("/dev/full").is_err());
+        assert!(std::path::Path::new("/dev/full").exists());
+        let folder = std::env::temp_dir().join(format!("mempool-dump-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let (old, link) = (folder.join("old.pickle"), folder.join("link.pickle"));
+        std::fs::write(&old, "precious").unwrap();
+        std::os::unix::fs::symlink(&old, &link).unwrap();
+        pool.snapshot().dump(&link).unwrap();
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(Snapshot::load(&old).unwrap().mempool.pools[0].name, pool.stats().name);
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2, "nothing is left beside them");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
     let folder = std::env::temp_dir();
     for name in ["mempool-snapshot.pickle", "mempool-snapshot.JSON"] {
         let path = folder.join(format!("{}-{name}", std::process::id()));
