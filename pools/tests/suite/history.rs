@@ -202,6 +202,14 @@ fn call_stacks_are_kept_of_what_was_chosen_and_begin_with_the_users_function() {
     let snapshot = pool.snapshot();
     let freed = snapshot.device_traces[0].iter().filter(|entry| entry.action == Action::FreeCompleted);
     assert!(freed.clone().count() > 0 && freed.clone().all(|entry| entry.stack.is_none()));
+    // Nor has what is mapped later for no allocation.
+    record_history(HistoryOptions::new().call_stacks(CallStacks::All)).unwrap();
+    let block = a_function_of_this_test(&pool, BIG);
+    let fixed = MemPool::builder().fixed_size(8 * BIG).build().unwrap();
+    let snapshot = fixed.snapshot();
+    let mapped = snapshot.device_traces[0].iter().filter(|entry| entry.action == Action::SegmentMap);
+    assert!(mapped.clone().count() > 0 && mapped.clone().all(|entry| entry.stack.is_none()));
+    drop(block);
     stop_history();
     assert!(a_function_of_this_test(&pool, BIG).capacity() > 0);
 }
