@@ -8,8 +8,9 @@ use crate::snapshot::{Action, BlockState};
 
 /// What a pool gets beyond what was needed: sizes of other runs differ a little.
 const MARGIN: f64 = 1.05;
-/// A pool is too large when it has this much more than what it should have.
-const TOO_LARGE: f64 = 1.25;
+/// A pool is too large when it has this much more than what it should have: what grew step by step to a peak that was cut up has
+/// up to a half more.
+const TOO_LARGE: f64 = 1.5;
 
 /// Steps after which a pool that is not used up will not be.
 const LEAST_STEPS: u32 = 3;
