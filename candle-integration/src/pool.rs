@@ -6,7 +6,8 @@ use std::path::Path;
 use candle_core::Device;
 use mempool_pools::advice::{Advice, AdviceError, AdviceOptions};
 use mempool_pools::{
-    Conf, Instrumented, Margin, MemoryStats, Policy, PoolStats, ScopeGuard, Snapshot, SummaryRows, Violation,
+    Conf, Instrumented, LeakReport, Margin, MemoryStats, Policy, PoolStats, ScopeGuard, Snapshot,
+    SummaryRows, Violation,
 };
 
 use crate::device::Backing;
@@ -134,6 +135,12 @@ impl MemPool {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.pool.snapshot()
+    }
+
+    /// What is live in the pool, by where it comes from: see [`mempool_pools::MemPool::leaks`].
+    #[must_use]
+    pub fn leaks(&self) -> LeakReport {
+        self.pool.leaks()
     }
 
     /// What suits what the pool was used for, from its history or its counters: see

@@ -245,6 +245,21 @@ fn a_pool_that_is_too_large_and_one_that_is_too_small() {
 }
 
 #[test]
+fn what_outlives_its_use_is_told_by_the_line_that_made_it() {
+    let _alone = crate::alone();
+    let _history = History::begin();
+    let pool = pool("policy:pages");
+    let _label = label("weights");
+    let at = line!() + 1;
+    let kept = pool.with(|| Tensor::zeros(3 * MIB, DType::U8, &crate::device())).unwrap();
+    let report = pool.leaks();
+    let leak = report.leaks.iter().find(|leak| leak.label == "weights").unwrap();
+    assert_eq!((&leak.site, leak.bytes, leak.library), (&line(at), 3 * MIB, None), "{report}");
+    drop(kept);
+    assert!(pool.leaks().leaks.iter().all(|leak| leak.bytes < MIB), "{}", pool.leaks());
+}
+
+#[test]
 fn a_program_without_fault_has_no_problem() {
     let _alone = crate::alone();
     let _history = History::begin();
