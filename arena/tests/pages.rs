@@ -317,3 +317,111 @@ fn short_requests_at_the_end_of_a_range_map_two_pages_more_where_many_are_mapped
     // Under a limit that leaves no room for them, the request is served without.
     assert_eq!(reserved_after(Some(35 * PAGE), 32), (3, 1));
 }
+
+/// Bytes of a decoder's weights: a vocabulary of 32,000, hidden size 1024, 8 layers.
+fn decoder_weights() -> Vec<usize> {
+    const HIDDEN: usize = 1024;
+    let layer = [HIDDEN * HIDDEN; 4].into_iter().chain([4 * HIDDEN * HIDDEN; 2]);
+    let layers = (0..8).flat_map(|_| layer.clone());
+    layers.chain([32_000 * HIDDEN; 2]).map(|numbers| 4 * numbers).collect()
+}
+
+/// A training step of that decoder: what it keeps for its way back, what it needs for a moment, and gradients of
+/// weights for the optimizer, which keeps two of its own for each from the first step on.
+fn decoder_step(arena: &mut Arena<SimulatedUpstream, Pages>, batch: usize, length: usize, first: bool) {
+    const HIDDEN: usize = 1024;
+    const HEADS: usize = 16;
+    let tokens = 4 * batch * length;
+    let (state, wide) = (tokens * HIDDEN, 4 * tokens * HIDDEN);
+    let (scores, logits) = (4 * batch * HEADS * length * length, tokens * 32_000);
+    let place = |arena: &mut Arena<_, Pages>, size| arena.allocate(Request::new(size)).unwrap().addr;
+    let end = |arena: &mut Arena<_, Pages>, addr| {
+        arena.free(addr).unwrap();
+    };
+    let mut kept = Vec::new();
+    for _ in 0..8 {
+        let mut over = Vec::new();
+        for (size, stays) in [
+            (state, true),
+            (state, true),
+            (state, true),
+            (state, true),
+            (scores, false),
+            (scores, true),
+            (scores, true),
+            (state, false),
+            (state, true),
+            (wide, true),
+            (wide, true),
+            (wide, true),
+            (state, true),
+        ] {
+            let addr = place(arena, size);
+            if stays { kept.push((addr, size)) } else { over.push(addr) }
+        }
+        over.into_iter().for_each(|addr| end(arena, addr));
+    }
+    kept.extend([logits, logits].map(|size| (place(arena, size), size)));
+    let weights = decoder_weights();
+    let mut gradients = vec![place(arena, weights[weights.len() - 1])];
+    let mut unmade = weights[..weights.len() - 1].iter().rev();
+    let mut before = None;
+    for (at, (addr, size)) in kept.into_iter().rev().enumerate() {
+        let next = place(arena, size);
+        end(arena, addr);
+        if let Some(before) = before.replace(next) {
+            end(arena, before);
+        }
+        if at % 2 == 1 {
+            gradients.extend(unmade.next().map(|&size| place(arena, size)));
+        }
+    }
+    gradients.extend(unmade.map(|&size| place(arena, size)));
+    before.into_iter().for_each(|addr| end(arena, addr));
+    for (gradient, &size) in gradients.into_iter().zip(weights.iter().rev()) {
+        if first {
+            place(arena, size);
+            place(arena, size);
+        }
+        let scratch = [size; 3].map(|size| place(arena, size));
+        scratch.into_iter().chain([gradient]).for_each(|addr| end(arena, addr));
+    }
+}
+
+#[test]
+fn where_lengths_are_random_moving_leaves_little_unused() {
+    const SEEDS: u32 = 8;
+    let mut sum = 0.0;
+    for seed in 1..=SEEDS {
+        let options = PagesOptions {
+            granule_bytes: 512,
+            small_limit_bytes: 1 << 20,
+            first_range_bytes: 1 << 32,
+            mode: Mode::Moving,
+            separate_lifetimes: true,
+            ..PagesOptions::default()
+        };
+        let upstream = SimulatedUpstream::builder().page_bytes(2 << 20).handles(true).build();
+        let mut arena = Arena::new(Pages::new(options).unwrap(), upstream);
+        for size in decoder_weights() {
+            arena.allocate(Request::new(size)).unwrap();
+        }
+        // The generator of "Numerical Recipes": the same steps everywhere.
+        let mut random: u32 = seed;
+        let mut below = |end: u32| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            ((u64::from(random) * u64::from(end)) >> 32) as usize
+        };
+        for step in 0..200 {
+            let (batch, length) = (1 + below(8), 64 + below(449));
+            decoder_step(&mut arena, batch, length, step == 0);
+        }
+        arena.validate().unwrap();
+        let unused = arena.stats().run_fragmentation();
+        sum += unused;
+        assert!(unused < 0.018, "seed {seed}: {:.2}% was never needed", 100.0 * unused);
+    }
+    // Where handles that blocks pin do not become shorter it is 1.43%.
+    let mean = sum / f64::from(SEEDS);
+    assert!(mean < 0.013, "{:.2}% was never needed in the mean", 100.0 * mean);
+}

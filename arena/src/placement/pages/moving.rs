@@ -42,10 +42,11 @@ const PINNED_PAGES: usize = 4;
 /// what is expected to live long goes apart until there were so many more frees.
 const FREES_APART: u32 = 50;
 /// When it is even so much, one part of what was ever asked for at once and so many pages at least,
-const MUCH_PINNED_PARTS: usize = 100;
-const MUCH_PINNED_PAGES: usize = 48;
-/// handles become shorter by so many parts of a hundred, down to a half.
+const MUCH_PINNED_PARTS: usize = 125;
+const MUCH_PINNED_PAGES: usize = 24;
+/// handles become shorter by so many parts of a hundred, down to one part in so many.
 const SHORTER_PERCENT: usize = 3;
+const SHORTEST_PARTS: usize = 4;
 
 /// A handle, or a page where there are none, in a free block.
 struct FreeHandle {
@@ -219,7 +220,7 @@ impl Pages {
         }
         if over > (live / MUCH_PINNED_PARTS).max(MUCH_PINNED_PAGES * self.page_bytes) {
             self.handles_in_all += self.handles_in_all * SHORTER_PERCENT / 100;
-            self.handles_in_all = self.handles_in_all.min(2 * HANDLES_IN_ALL);
+            self.handles_in_all = self.handles_in_all.min(SHORTEST_PARTS * HANDLES_IN_ALL);
         }
         if over > (live / PINNED_PARTS).max(PINNED_PAGES * self.page_bytes) {
             self.apart_until = self.frees.wrapping_add(FREES_APART);
@@ -275,8 +276,16 @@ impl Pages {
         for block_id in blocks.filter(|&id| self.blocks.get(id).extra > 0) {
             let block = self.blocks.get(block_id);
             let pages = &self.segment(block).pages;
-            let whole = pages.whole_handles(block.range().inner_pages(self.page_bytes));
-            for range in pages.handles(whole) {
+            let inner = block.range().inner_pages(self.page_bytes);
+            let whole = pages.whole_handles(inner);
+            // Most of a block at the end of a range is not mapped: nobody looks there for handles. What lies
+            // before and behind the whole ones is mapped.
+            let mut mapped_bytes = block.extra as usize * self.page_bytes - (inner.len - whole.len);
+            let mut handles = pages.handles(whole);
+            while mapped_bytes > 0
+                && let Some(range) = handles.next()
+            {
+                mapped_bytes = mapped_bytes.saturating_sub(range.len);
                 let apart = block_id != id || range.end() <= touched.start || range.start >= touched.end();
                 if apart {
                     // The count of frees wraps.
