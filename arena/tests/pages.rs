@@ -421,7 +421,7 @@ fn where_lengths_are_random_moving_leaves_little_unused() {
         sum += unused;
         assert!(unused < 0.018, "seed {seed}: {:.2}% was never needed", 100.0 * unused);
     }
-    // Where handles that blocks pin do not become shorter it is 1.43%.
+    // Where handles that blocks pin do not become shorter it is 1.37%, and 1.94% with one of the seeds.
     let mean = sum / f64::from(SEEDS);
     assert!(mean < 0.013, "{:.2}% was never needed in the mean", 100.0 * mean);
 }
