@@ -148,11 +148,12 @@ impl<'a> Replay<'a> {
         self
     }
 
-    /// Leaves out [`totals`](Self::totals) and [`at_peak`](Self::at_peak), which take time that is not the
-    /// policy's: for measuring.
+    /// Leaves out [`totals`](Self::totals), [`at_peak`](Self::at_peak) and what the device checks and models
+    /// ([`SimulatedUpstream::trust_callers`]), which take time that is not the policy's: for measuring.
     #[must_use]
     pub fn without_totals(mut self) -> Self {
         self.keeps_totals = false;
+        self.upstream.trust_callers();
         self
     }
 

@@ -55,3 +55,40 @@ fn streams_share_a_device_and_no_block() {
     assert_eq!(replay.at_peak().requested_bytes, 3 << 20);
     assert!(replay.placements().all(|(_, placement)| placement.validate().is_ok()));
 }
+
+#[test]
+fn a_replay_for_measuring_does_what_another_does() {
+    let steps = |replay: &mut Replay<'_>| {
+        let mut random = 1_u64;
+        let mut live = Vec::new();
+        for id in 0..2000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let size_bytes = 100_000 + (random >> 33) as usize % (40 << 20);
+            if replay.apply(allocate(id, size_bytes)).is_ok() {
+                live.push(id);
+            }
+            if live.len() > 20 {
+                let at = (random >> 20) as usize % live.len();
+                replay.apply(Event::Free { id: live.swap_remove(at) }).unwrap();
+            }
+        }
+    };
+    for (lag, handles) in [(0, true), (30, true), (0, false)] {
+        let new = || {
+            let builder = SimulatedUpstream::builder().capacity_bytes(600 << 20).lag(lag);
+            Replay::new(builder.handles(handles).build(), || {
+                let mode = crate::Mode::Moving;
+                Ok(Box::new(Pages::new(PagesOptions { mode, ..PagesOptions::default() })?))
+            })
+        };
+        let (mut checked, mut measured) = (new(), new().without_totals());
+        steps(&mut checked);
+        steps(&mut measured);
+        assert_eq!(measured.stats(), checked.stats());
+        assert!(checked.stats().moved_bytes > 0 && checked.stats().failures > 0, "{:?}", checked.stats());
+        let counters = [checked.upstream().counters(), measured.upstream().counters()];
+        assert_eq!(counters[0], counters[1]);
+        assert_eq!(checked.upstream().mapped_bytes(), measured.upstream().mapped_bytes());
+        assert!(checked.upstream().mapping_us() > 0.0);
+    }
+}

@@ -57,6 +57,8 @@ pub struct SimulatedUpstream {
     partial_pages: usize,
     /// The lengths of the handles by where they are mapped, where memory is had in handles.
     handles: Option<BTreeMap<usize, usize>>,
+    /// Callers are not checked, nor costs added up.
+    trusts: bool,
     costs: CostModel,
     mapping_us: f64,
     lag: u64,
@@ -149,6 +151,7 @@ impl SimulatedBuilder {
             fail_releases: Vec::new(),
             partial_pages: 0,
             handles: self.handles.then(BTreeMap::new),
+            trusts: false,
             costs: self.costs,
             mapping_us: 0.0,
             lag: self.lag,
@@ -233,6 +236,29 @@ impl SimulatedUpstream {
     #[must_use]
     pub fn mapping_us(&self) -> f64 {
         self.mapping_us
+    }
+
+    /// From now on callers are not checked and calls cost nothing ([`mapping_us`](Self::mapping_us)): for measuring
+    /// what a placement takes by itself. Failures are not injected any more. Nothing may be reserved yet.
+    ///
+    /// # Panics
+    /// When a range was reserved.
+    pub fn trust_callers(&mut self) {
+        assert!(self.ranges.is_empty(), "ranges are reserved already");
+        self.trusts = true;
+    }
+
+    /// Whether so many more bytes can be mapped.
+    fn refuse_beyond_capacity(&self, len: usize) -> Result<(), MapError> {
+        if len <= self.capacity_bytes.saturating_sub(self.mapped_bytes) {
+            return Ok(());
+        }
+        let source = UpstreamError::Exhausted {
+            requested_bytes: len,
+            mapped_bytes: self.mapped_bytes,
+            capacity_bytes: self.capacity_bytes,
+        };
+        Err(MapError { completed_bytes: 0, source })
     }
 
     /// Notes that an operation was done: work that is queued gets on.
@@ -324,7 +350,9 @@ impl Upstream for SimulatedUpstream {
         };
         let range = AddressRange::new(start, len);
         self.used_addresses = used.saturating_add(len).saturating_add(self.page_bytes);
-        self.ranges.insert(range.start, PageMap::new(range, self.page_bytes));
+        if !self.trusts {
+            self.ranges.insert(range.start, PageMap::new(range, self.page_bytes));
+        }
         Ok(range)
     }
 
@@ -333,6 +361,9 @@ impl Upstream for SimulatedUpstream {
         let number = self.counters.release_calls;
         if let Some(error) = Self::injected(&mut self.fail_releases, number, "release", 0) {
             return Err(error.source);
+        }
+        if self.trusts {
+            return Ok(());
         }
         let pages = Self::pages_of(&mut self.ranges, range)?;
         if pages.range() != range {
@@ -352,6 +383,13 @@ impl Upstream for SimulatedUpstream {
             self.in_flight.clear();
             self.left_behind.clear();
         }
+        if self.trusts {
+            self.refuse_beyond_capacity(range.len)?;
+            self.mapped_bytes += range.len;
+            self.counters.mapped_pages += (range.len / self.page_bytes) as u64;
+            return Ok(());
+        }
+        let exhausted = self.refuse_beyond_capacity(range.len);
         let whole = |source| MapError { completed_bytes: 0, source };
         let pages = Self::pages_of(&mut self.ranges, range).map_err(whole)?;
         if pages.mapped_page_count(range) > 0 {
@@ -362,16 +400,8 @@ impl Upstream for SimulatedUpstream {
         let partial_pages = if self.handles.is_some() { 0 } else { self.partial_pages };
         let partial = (partial_pages * self.page_bytes).min(range.len - self.page_bytes);
         let number = self.counters.map_calls;
-        let failure = Self::injected(&mut self.fail_maps, number, "map", partial.min(room)).or_else(|| {
-            (range.len > room).then_some(MapError {
-                completed_bytes: 0,
-                source: UpstreamError::Exhausted {
-                    requested_bytes: range.len,
-                    mapped_bytes: self.mapped_bytes,
-                    capacity_bytes: self.capacity_bytes,
-                },
-            })
-        });
+        let failure =
+            Self::injected(&mut self.fail_maps, number, "map", partial.min(room)).or_else(|| exhausted.err());
         let done = failure.as_ref().map_or(range.len, |failure| failure.completed_bytes);
         let done = done & !(self.page_bytes - 1);
         pages.set_mapped(AddressRange::new(range.start, done));
@@ -388,6 +418,12 @@ impl Upstream for SimulatedUpstream {
 
     fn unmap(&mut self, range: AddressRange) -> Result<(), MapError> {
         self.counters.unmap_calls += 1;
+        if self.trusts {
+            self.wait_for(range);
+            self.mapped_bytes -= range.len;
+            self.counters.unmapped_pages += (range.len / self.page_bytes) as u64;
+            return Ok(());
+        }
         let whole = |source| MapError { completed_bytes: 0, source };
         let pages = Self::pages_of(&mut self.ranges, range).map_err(whole)?;
         if pages.mapped_page_count(range) * self.page_bytes != range.len {
@@ -435,7 +471,9 @@ impl Upstream for SimulatedUpstream {
         }
         self.map(to).map_err(|error| MapError { completed_bytes: 0, ..error })?;
         // Two calls for a handle that is made once and lives on.
-        self.mapping_us = before + self.costs.of(from.len).moving_us();
+        if !self.trusts {
+            self.mapping_us = before + self.costs.of(from.len).moving_us();
+        }
         let pages = (from.len / self.page_bytes) as u64;
         let (mapped_pages, unmapped_pages) = (calls.mapped_pages, calls.unmapped_pages);
         self.counters = SimulatedCounters {
