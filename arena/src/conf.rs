@@ -121,6 +121,8 @@ pub struct Setting {
     pub whole_ranges: bool,
     /// Each block has pages of its own, and is never cut.
     pub no_split: bool,
+    /// When free pages move, where the options do not say.
+    pub mode: Mode,
 }
 
 impl Default for Setting {
@@ -131,6 +133,7 @@ impl Default for Setting {
             range_bytes: DEFAULT_RANGE_BYTES,
             whole_ranges: false,
             no_split: false,
+            mode: Mode::default(),
         }
     }
 }
@@ -178,13 +181,14 @@ impl Conf {
             return self.uncut(setting);
         }
         let Setting { granule_bytes, limit_bytes, range_bytes, whole_ranges, .. } = setting;
+        let mode = self.mode.unwrap_or(setting.mode);
         Ok(match policy {
             Policy::Pages => Box::new(Pages::new(PagesOptions {
                 granule_bytes,
                 limit_bytes,
                 first_range_bytes: range_bytes,
-                mode: self.mode.unwrap_or_default(),
-                separate_lifetimes: self.separate_lifetimes.unwrap_or(self.mode == Some(Mode::Moving)),
+                mode,
+                separate_lifetimes: self.separate_lifetimes.unwrap_or(mode == Mode::Moving),
                 ..PagesOptions::default()
             })?),
             Policy::Segments => Box::new(Pages::new(PagesOptions {

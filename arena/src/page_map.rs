@@ -140,13 +140,33 @@ impl PageMap {
 
     /// The handles in `range`, which consists of whole ones, in order of address.
     pub(crate) fn handles(&self, range: AddressRange) -> impl Iterator<Item = AddressRange> + '_ {
-        let until = self.page_at(range.end());
-        let mut rest = self.page_at(range.start)..until;
+        let (first, until) = (self.page_at(range.start), self.page_at(range.end()));
+        let mut word = first / WORD_BITS;
+        let mut heads = if first < until { self.heads[word] & (u64::MAX << (first % WORD_BITS)) } else { 0 };
         std::iter::from_fn(move || {
-            let first = self.first_page(rest.clone(), |word| self.heads[word])?;
-            let behind = self.first_page(first + 1..until, |word| self.heads[word] | !self.mapped[word]);
-            rest.start = behind.unwrap_or(until);
-            Some(AddressRange::between(self.addr_of(first), self.addr_of(rest.start)))
+            while heads == 0 {
+                word += 1;
+                if word * WORD_BITS >= until {
+                    return None;
+                }
+                heads = self.heads[word];
+            }
+            let bit = heads.trailing_zeros() as usize;
+            let head = word * WORD_BITS + bit;
+            if head >= until {
+                return None;
+            }
+            heads &= heads - 1;
+            // It ends where the next one begins, or nothing is mapped.
+            let mut at = word;
+            let mut ends =
+                (self.heads[at] | !self.mapped[at]) & u64::MAX.checked_shl(bit as u32 + 1).unwrap_or(0);
+            while ends == 0 && (at + 1) * WORD_BITS < until {
+                at += 1;
+                ends = self.heads[at] | !self.mapped[at];
+            }
+            let end = (at * WORD_BITS + ends.trailing_zeros() as usize).min(until);
+            Some(AddressRange::between(self.addr_of(head), self.addr_of(end)))
         })
     }
 

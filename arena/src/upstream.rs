@@ -65,7 +65,7 @@ pub trait Upstream: Send {
     }
 
     /// Moves the memory behind `from`, all of which is mapped, to `to`, none of which is: where memory
-    /// is had in handles, a handle. What was written there is lost.
+    /// is had in handles, a handle. What `to` reads as then is not said.
     ///
     /// Work that is queued may still use `from`: whoever uses `to` is queued behind it. Nothing can be
     /// mapped at `from` before that work is done, see [`blocked_until`](Self::blocked_until).

@@ -12,6 +12,8 @@ pub(crate) const GRANULE_BYTES: usize = 64;
 /// Sizes on a device are rounded up to this, and blocks aligned to it: what CUDA's own allocation
 /// calls guarantee, twice.
 pub(crate) const DEVICE_GRANULE_BYTES: usize = 512;
+/// On the host a page moves in a few microseconds, and a step that repeats itself soon moves none.
+const HOST_MODE: Mode = Mode::Moving;
 /// Most pools never need a second range of this length, and 16 TiB hold thousands of them.
 const FIRST_RANGE_BYTES: usize = 1 << 30;
 /// An expandable segment takes this share of the host's addresses: far more than a pool will need, and
@@ -71,7 +73,13 @@ impl Blocks {
             // In a small region many short ranges serve better than one that takes it all.
             _ => FIRST_RANGE_BYTES.min(all / 64),
         };
-        self.placement(GRANULE_BYTES, limit_bytes, range_bytes.max(part))
+        self.conf.placement(Setting {
+            granule_bytes: GRANULE_BYTES,
+            limit_bytes,
+            range_bytes: range_bytes.max(part),
+            mode: HOST_MODE,
+            ..self.setting()
+        })
     }
 
     /// A placement for a device's memory. Limits are kept by the pool, over all its arenas.
@@ -85,21 +93,10 @@ impl Blocks {
             }
             _ => part,
         };
-        self.placement(DEVICE_GRANULE_BYTES, None, range_bytes)
+        self.conf.placement(Setting { granule_bytes: DEVICE_GRANULE_BYTES, range_bytes, ..self.setting() })
     }
 
-    fn placement(
-        &self,
-        granule_bytes: usize,
-        limit_bytes: Option<usize>,
-        range_bytes: usize,
-    ) -> Result<Box<dyn Placement>, ConfError> {
-        self.conf.placement(Setting {
-            granule_bytes,
-            limit_bytes,
-            range_bytes,
-            whole_ranges: self.in_segments,
-            no_split: self.no_split,
-        })
+    fn setting(&self) -> Setting {
+        Setting { whole_ranges: self.in_segments, no_split: self.no_split, ..Setting::default() }
     }
 }

@@ -13,7 +13,7 @@ use crate::recording::read_trace;
 use crate::sizing::{PoolSize, Start, check_growth_factor, check_headroom, start_of};
 use crate::slot::Setup;
 use crate::thread_state::inside;
-use crate::{allocator, environment, process, region, registry};
+use crate::{allocator, environment, host_upstream, process, registry};
 
 /// Options of a pool, all with defaults.
 #[derive(Debug, Clone)]
@@ -316,7 +316,7 @@ impl MemPoolBuilder {
 /// then meant for devices.
 fn host_options(chosen: &PoolOptions, around: &PoolOptions) -> Result<(Resolved, Option<Start>), PoolError> {
     let mut options = chosen.resolve(around, Policy::Pages, |policy| policy != Policy::Segments)?;
-    let (page, headroom_share) = (1 << region::PAGE_LOG2, options.headroom_share);
+    let (page, headroom_share) = (host_upstream::PAGE_BYTES, options.headroom_share);
     let start = start_of(&mut options, page, || Ok(process::available_for(headroom_share)))?;
     if options.placement.policy() == Policy::Segments {
         let rule = "the host maps pages: use another policy";
@@ -328,7 +328,7 @@ fn host_options(chosen: &PoolOptions, around: &PoolOptions) -> Result<(Resolved,
     }
     if let Some(value) = options.limit_bytes.filter(|&limit| limit < page) {
         let option = if options.hard_limit { "hard_limit" } else { "limit" };
-        let rule = "a pool maps pages of 2 MiB, so at least 2097152 bytes are needed";
+        let rule = "a pool maps pages of 1 MiB, so at least 1048576 bytes are needed";
         return Err(PoolError::Option { option, value, rule });
     }
     Ok((options, start))

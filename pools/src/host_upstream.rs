@@ -1,9 +1,10 @@
-//! Host memory for an arena: parts of the [`region`], committed in steps of 2 MiB.
+//! Host memory for an arena: parts of the [`region`], committed in pages of 1 MiB, which can move.
 //!
 //! There are few parts, and some policies reserve a range for each segment. So what is shorter than a part
 //! shares one with others of the same pool, and the part goes back when nothing of it is used.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use mempool_arena::{AddressRange, Arena, Holes, MapError, Upstream, UpstreamError};
@@ -11,8 +12,17 @@ use mempool_arena::{AddressRange, Arena, Holes, MapError, Upstream, UpstreamErro
 use crate::history::Observed;
 use crate::{os, region};
 
+/// What is committed at least, and what moves: half a huge page. With whole ones blocks of a few MiB pin more
+/// than moving saves.
+pub(crate) const PAGE_BYTES: usize = 1 << 20;
+
 /// Whether memory is committed with the advice to use huge pages.
 static HUGE_PAGES: AtomicBool = AtomicBool::new(true);
+
+/// Pages of all pools that have moved: each is a mapping of its own, of which a process may have so many.
+static MOVED_PAGES: AtomicUsize = AtomicUsize::new(0);
+/// A quarter of the mappings that Linux allows a process.
+const MAX_MOVED_PAGES: usize = 16 << 10;
 
 /// Chooses whether memory that pools take from now on is backed by huge pages where the system
 /// has them (on Linux, transparent huge pages); it is unless this says otherwise.
@@ -36,11 +46,19 @@ pub(crate) struct HostUpstream {
     /// What is mapped is touched at once.
     touches: bool,
     mapping_time: Duration,
+    /// The pages that have moved to where they are.
+    moved: BTreeSet<usize>,
 }
 
 impl HostUpstream {
     pub(crate) fn new(slot_index: u32) -> Self {
-        Self { slot_index, shared: Holes::default(), touches: false, mapping_time: Duration::ZERO }
+        Self {
+            slot_index,
+            shared: Holes::default(),
+            touches: false,
+            mapping_time: Duration::ZERO,
+            moved: BTreeSet::new(),
+        }
     }
 
     /// Chooses whether the system has to find memory for what is mapped from now on at once, and not when
@@ -59,6 +77,15 @@ impl HostUpstream {
         self.mapping_time = Duration::ZERO;
     }
 
+    /// Notes that pages are no longer where they had moved to.
+    fn forget_moved(&mut self, range: AddressRange) {
+        let before = self.moved.len();
+        while let Some(&page) = self.moved.range(range.start..range.end()).next() {
+            self.moved.remove(&page);
+        }
+        MOVED_PAGES.fetch_sub(before - self.moved.len(), Ordering::Relaxed);
+    }
+
     fn timed<R>(&mut self, call: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = call();
@@ -69,7 +96,7 @@ impl HostUpstream {
 
 impl Upstream for HostUpstream {
     fn page_bytes(&self) -> usize {
-        1 << region::PAGE_LOG2
+        PAGE_BYTES
     }
 
     fn capacity_bytes(&self) -> usize {
@@ -115,7 +142,26 @@ impl Upstream for HostUpstream {
     }
 
     fn unmap(&mut self, range: AddressRange) -> Result<(), MapError> {
-        self.timed(|| os::decommit(range)).map_err(|source| MapError { completed_bytes: 0, source })
+        self.timed(|| os::decommit(range)).map_err(|source| MapError { completed_bytes: 0, source })?;
+        self.forget_moved(range);
+        Ok(())
+    }
+
+    fn relocate(&mut self, from: AddressRange, to: AddressRange) -> Result<(), MapError> {
+        if MOVED_PAGES.load(Ordering::Relaxed) < MAX_MOVED_PAGES && self.timed(|| os::relocate(from, to)) {
+            self.forget_moved(from);
+            self.moved.extend((to.start..to.end()).step_by(PAGE_BYTES));
+            MOVED_PAGES.fetch_add(to.len / PAGE_BYTES, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.unmap(from).map_err(|error| MapError { completed_bytes: from.len, ..error })?;
+        self.map(to)
+    }
+}
+
+impl Drop for HostUpstream {
+    fn drop(&mut self) {
+        MOVED_PAGES.fetch_sub(self.moved.len(), Ordering::Relaxed);
     }
 }
 
@@ -154,6 +200,29 @@ mod tests {
         ranges.into_iter().for_each(|range| upstream.release(range).unwrap());
         assert_eq!(upstream.shared.ranges().count(), 0);
         assert_eq!(region::HOST.owner(long.start), None);
+    }
+
+    #[test]
+    fn pages_that_moved_are_counted_until_they_go_back() {
+        inside(registry::require_open).unwrap();
+        let mut upstream = HostUpstream::new(4002);
+        let range = upstream.reserve(8 * PAGE_BYTES).unwrap();
+        let pages = |at: usize, count| AddressRange::new(range.start + at * PAGE_BYTES, count * PAGE_BYTES);
+        upstream.map(pages(0, 4)).unwrap();
+        upstream.relocate(pages(0, 1), pages(5, 1)).unwrap();
+        upstream.relocate(pages(2, 2), pages(6, 2)).unwrap();
+        // On other systems they do not move, but go back and come new.
+        let moves = cfg!(target_os = "linux");
+        assert_eq!(upstream.moved.len(), if moves { 3 } else { 0 });
+        // What moved on is counted once, and what goes back no more.
+        upstream.relocate(pages(6, 1), pages(0, 1)).unwrap();
+        assert_eq!(upstream.moved.len(), if moves { 3 } else { 0 });
+        upstream.unmap(pages(0, 2)).unwrap();
+        upstream.unmap(pages(7, 1)).unwrap();
+        let left: Vec<usize> = upstream.moved.iter().copied().collect();
+        assert_eq!(left, if moves { vec![pages(5, 1).start] } else { vec![] });
+        upstream.unmap(pages(5, 1)).unwrap();
+        upstream.release(range).unwrap();
     }
 
     #[test]

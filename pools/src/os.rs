@@ -16,8 +16,8 @@ mod unix;
     not(mempool_pass_through)
 ))]
 pub(crate) use unix::{
-    abort_with, address_space_left, are_there, call_stack, commit, decommit, functions_at, populate, report,
-    reserve, run_at_fork, thread_name,
+    abort_with, address_space_left, are_there, call_stack, commit, decommit, functions_at, populate,
+    relocate, report, reserve, run_at_fork, thread_name,
 };
 
 #[cfg(not(all(
@@ -32,8 +32,8 @@ mod other;
     not(mempool_pass_through)
 )))]
 pub(crate) use other::{
-    abort_with, address_space_left, are_there, call_stack, commit, decommit, functions_at, populate, report,
-    reserve, run_at_fork, thread_name,
+    abort_with, address_space_left, are_there, call_stack, commit, decommit, functions_at, populate,
+    relocate, report, reserve, run_at_fork, thread_name,
 };
 
 /// A function that called another one.

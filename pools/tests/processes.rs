@@ -597,7 +597,7 @@ fn a_monitor_of_a_program_with_steps_acts_at_the_end_of_one() {
 /// A pool of which much is free but split, and much free, and what keeps it so.
 fn cut_up() -> (MemPool, Vec<Vec<u8>>) {
     let pool = MemPool::new().unwrap();
-    let mut blocks: Vec<Vec<u8>> = pool.with(|| (0..16).map(|_| vec![1_u8; BIG / 2]).collect());
+    let mut blocks: Vec<Vec<u8>> = pool.with(|| (0..32).map(|_| vec![1_u8; BIG / 4]).collect());
     drop(pool.with(|| vec![1_u8; 16 * BIG]));
     let mut at = 0;
     blocks.retain(|_| {

@@ -18,9 +18,12 @@
 
 mod cutting;
 mod moving;
+mod repeats;
 mod residency;
 mod validate;
 
+use self::moving::FreeHandle;
+use self::repeats::Repeats;
 use crate::block::{Block, BlockId, BlockState, Blocks};
 use crate::error::{ArenaError, UpstreamError};
 use crate::in_advance::PartInAdvance;
@@ -50,8 +53,7 @@ pub struct PagesOptions {
     /// When free pages move to where pages are needed.
     pub mode: Mode,
     /// After so many frees since a page was mapped a program is taken to repeat itself, and blocks that end
-    /// wait for requests of their size. Before, that would keep others from the best place, and with
-    /// [`Mode::Moving`] it always would.
+    /// wait for requests of their size. Before, that would keep others from the best place.
     pub park_after_frees: u32,
     /// Keeps large requests that are expected to live long apart from others.
     pub separate_lifetimes: bool,
@@ -135,6 +137,10 @@ pub struct Pages {
     handles: bool,
     /// Pages of each free block that lie on whole handles, by the block's number.
     releasable: Vec<u32>,
+    /// The blocks in an index that have such pages: a bit for each number.
+    have_releasable: Vec<u64>,
+    /// A list that serves again.
+    free_handles: Vec<FreeHandle>,
     lifetimes: Option<Lifetimes>,
     /// Until so many frees, what lives long goes apart: free memory could not go where it was needed.
     apart_until: u32,
@@ -147,6 +153,11 @@ pub struct Pages {
     moved_pages: usize,
     /// How often more became allowed because memory went to and fro.
     more_slack: usize,
+    /// Which moves are not worth it where there are no handles, and the bytes that were mapped more for that.
+    repeats: Repeats,
+    mapped_instead: usize,
+    /// Blocks that waited for others of their size kept a step that repeats itself from coming to rest.
+    joins_at_once: bool,
     /// Frees since a page was mapped last.
     quiet_frees: u32,
 }
@@ -176,12 +187,17 @@ impl Pages {
             kept_bytes: 0,
             handles: false,
             releasable: Vec::new(),
+            have_releasable: Vec::new(),
+            free_handles: Vec::new(),
             apart_until: 0,
             frees: 0,
             handles_in_all: moving::HANDLES_IN_ALL,
             settled_peak: 0,
             moved_pages: 0,
             more_slack: 0,
+            repeats: Repeats::default(),
+            mapped_instead: 0,
+            joins_at_once: false,
             quiet_frees: 0,
             page_bytes: options.granule_bytes,
             options,
@@ -196,6 +212,12 @@ impl Pages {
     #[must_use]
     pub fn index_probes(&self) -> u64 {
         self.zones.iter().map(|zone| zone.resident.probes() + zone.sparse.probes()).sum()
+    }
+
+    /// Whether a block that ends now waits for another request of its size.
+    #[inline]
+    fn parks(&self) -> bool {
+        self.quiet_frees >= self.options.park_after_frees && !self.joins_at_once
     }
 
     /// The usual length of a range that is mapped whole.
@@ -434,6 +456,9 @@ impl Placement for Pages {
     fn allocate(&mut self, request: Request, upstream: &mut dyn Upstream) -> Result<Placed, ArenaError> {
         let len = request.rounded_bytes(self.options.granule_bytes)?;
         let kind = self.kind_of(len);
+        if self.options.mode == Mode::Moving {
+            self.repeats.note_request(len);
+        }
         match self.place_mapped(request, len, kind) {
             Some(placed) => Ok(placed),
             None => self.allocate_sparse(request, len, kind, upstream),
@@ -448,10 +473,7 @@ impl Placement for Pages {
 
     #[inline]
     fn free(&mut self, addr: usize, upstream: &mut dyn Upstream) -> Result<LiveBlock, ArenaError> {
-        // Where memory moves, a block that waits apart from its neighbours keeps others from the best place, and a
-        // step that had come to rest moves on.
-        let parks =
-            self.options.mode == Mode::OnPressure && self.quiet_frees >= self.options.park_after_frees;
+        let parks = self.parks();
         let id = if parks {
             self.live_id(addr)?
         } else {

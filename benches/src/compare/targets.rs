@@ -86,7 +86,7 @@ pub fn check(outcomes: &[Outcome]) -> Vec<Check> {
         Check::worst("commits and returns by pools, fixed shapes", outcomes, AtMost(0.0), |outcome| {
             outcome.pool_system_calls().filter(|_| outcome.fixed_shape)
         }),
-        Check::new("bert_changing, peak memory over glibc's", resident, AtMost(1.2)),
+        Check::new("bert_changing, peak memory over glibc's", resident, AtMost(1.05)),
     ];
     let differing = outcomes.iter().filter(|outcome| !outcome.checksums_agree());
     let names: Vec<_> = differing.map(|outcome| outcome.workload.as_str()).collect();

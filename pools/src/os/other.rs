@@ -21,6 +21,10 @@ pub(crate) fn decommit(range: AddressRange) -> Result<(), UpstreamError> {
     Err(UpstreamError::AddressSpace { requested_bytes: range.len })
 }
 
+pub(crate) fn relocate(_from: AddressRange, _to: AddressRange) -> bool {
+    false
+}
+
 pub(crate) fn address_space_left() -> Option<usize> {
     None
 }

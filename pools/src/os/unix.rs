@@ -110,6 +110,30 @@ pub(crate) fn decommit(range: AddressRange) -> Result<(), UpstreamError> {
     Ok(())
 }
 
+/// Moves the memory of a committed range, with what is in it, to a reserved one of the same length, and keeps the
+/// addresses of the first reserved. Where the system cannot, nothing has changed and the answer is `false`.
+pub(crate) fn relocate(from: AddressRange, to: AddressRange) -> bool {
+    debug_assert_eq!(from.len, to.len);
+    #[cfg(target_os = "linux")]
+    {
+        // The old addresses stay mapped, so that no other thread's mapping can come to lie there meanwhile.
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        // SAFETY: both ranges lie in the range this crate reserved. No live block lies in the first, and nothing in
+        // the second, whose mapping is replaced.
+        let moved =
+            unsafe { libc::mremap(pointer(from.start), from.len, from.len, flags, pointer(to.start)) };
+        if moved == libc::MAP_FAILED {
+            return false;
+        }
+        let _ = HOLES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |holes| holes.checked_sub(1));
+        // If this fails, what it leaves is readable memory that nobody uses and that has no pages.
+        let _ = decommit(from);
+        true
+    }
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
 /// Bytes of address space that the process may still take, when a limit is set.
 pub(crate) fn address_space_left() -> Option<usize> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

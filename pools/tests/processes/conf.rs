@@ -39,7 +39,7 @@ fn the_environment_decides_for_default_pools_and_for_builders_that_do_not() {
     let before = pool.stats();
     let block = vec![1_u8; 2 * BIG + 1];
     let after = pool.stats();
-    // Buckets cut a medium segment where pages would map two pages, and buddy round up to 4 MiB.
+    // Buckets cut a medium segment where pages would map three pages, and buddy round up to 4 MiB.
     assert!(
         after.reserved.current >= before.reserved.current + 32 * BIG || before.reserved.current >= 34 * BIG
     );
@@ -67,8 +67,8 @@ fn what_a_builder_says_wins_over_the_environment() {
     assert_eq!(reserved_for_a_block(&MemPool::new().unwrap()), 16 * BIG);
     let reserved = |builder: mempool_pools::MemPoolBuilder| reserved_for_a_block(&builder.build().unwrap());
     assert_eq!(reserved(MemPool::builder().policy(Policy::Buddy)), 4 * BIG);
-    assert_eq!(reserved(MemPool::builder().conf("mode:moving").unwrap()), 4 * BIG, "pages have modes");
-    assert_eq!(reserved(MemPool::builder().no_split(true)), 4 * BIG);
+    assert_eq!(reserved(MemPool::builder().conf("mode:moving").unwrap()), 3 * BIG, "pages have modes");
+    assert_eq!(reserved(MemPool::builder().no_split(true)), 3 * BIG);
     let limited = MemPool::builder().placement(Conf::default().small_limit_bytes(BIG)).limit(64 * BIG);
     assert_eq!(reserved(limited), 32 * BIG);
     // The last word of the builder's own counts.
@@ -96,7 +96,7 @@ fn a_policy_of_devices_leaves_the_host_as_it_is() {
         assert!(!child_with(NAME, "policy:segments").contains("MEMPOOL_CONF"));
         return;
     }
-    assert_eq!(reserved_for_a_block(&MemPool::new().unwrap()), 4 * BIG);
+    assert_eq!(reserved_for_a_block(&MemPool::new().unwrap()), 3 * BIG);
     assert!(default_pool().is_ok());
     let (_simulator, platform) = machine();
     let pool = platform.device(0).unwrap().default_pool();
@@ -211,7 +211,7 @@ fn a_pool_may_have_tens_of_thousands_of_segments() {
             assert_eq!(stats.segments.current, count, "{policy}");
         }
         let other = MemPool::new().unwrap();
-        assert_eq!(reserved_for_a_block(&other), 4 * BIG);
+        assert_eq!(reserved_for_a_block(&other), 3 * BIG);
         pool.validate().unwrap();
         drop(blocks);
         assert_eq!(pool.trim().unwrap(), pool.stats().reserved.peak);

@@ -73,7 +73,7 @@ const KINDS: &[&str] = &[
     "policy:expandable",
     "policy:expandable,roundup_power2_divisions:4",
     "policy:pages",
-    "policy:pages,mode:moving",
+    "policy:pages,mode:on_pressure",
     "policy:pages,separate_lifetimes:True",
     "policy:pages,no_split:True",
 ];
@@ -145,4 +145,28 @@ proptest! {
             }
         });
     }
+}
+
+#[test]
+fn zeroed_blocks_are_zero_where_memory_moves_and_the_others_keep_what_they_hold() {
+    let pool = MemPool::new().unwrap();
+    let mut live: Vec<Pattern> = Vec::new();
+    // Lengths that never repeat themselves: memory does not move for steps that do.
+    let mut random = 1_u64;
+    for at in 0..600_usize {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let len = 40_000 + (random >> 33) as usize % 5_000_000;
+        let block = pool.with(|| vec![0_u8; len]);
+        assert!(block.chunks(1 << 16).all(|chunk| chunk == &[0; 1 << 16][..chunk.len()]), "block {at}");
+        let mut block = Pattern::new(block, at as u8 | 1);
+        block.bytes.fill(block.tag);
+        live.push(block);
+        if live.len() > 12 {
+            live.swap_remove(at * 104_729 % live.len()).check();
+        }
+    }
+    live.iter().for_each(Pattern::check);
+    let stats = pool.stats();
+    assert!(stats.moved_bytes > 16 << 20, "{} bytes moved", stats.moved_bytes);
+    pool.validate().unwrap();
 }

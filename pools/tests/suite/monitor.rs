@@ -87,8 +87,8 @@ const OFTEN: Duration = Duration::from_millis(10);
 /// A pool of which more than the usual threshold is free but split, and what keeps it so.
 fn split_pool(name: &str) -> (MemPool, Vec<Vec<u8>>) {
     let pool = MemPool::builder().name(name).build().unwrap();
-    let mut blocks: Vec<Vec<u8>> = pool.with(|| (0..8).map(|_| vec![1_u8; BIG / 2]).collect());
-    // Of each page of 2 MiB one quarter stays.
+    let mut blocks: Vec<Vec<u8>> = pool.with(|| (0..16).map(|_| vec![1_u8; BIG / 4]).collect());
+    // Of each page of 1 MiB one quarter stays.
     let mut at = 0;
     blocks.retain(|_| {
         at += 1;

@@ -22,8 +22,11 @@ impl Pages {
             let at = id.number() as usize;
             if at >= self.releasable.len() {
                 self.releasable.resize(at + 1, 0);
+                self.have_releasable.resize(at / 64 + 1, 0);
             }
-            self.releasable[at] = (releasable / self.page_bytes) as u32;
+            let pages = (releasable / self.page_bytes) as u32;
+            self.releasable[at] = pages;
+            self.have_releasable[at / 64] |= u64::from(pages > 0) << (at % 64);
         }
         self.stats.count_split(class_of(zone), edges);
         self.stats.releasable_bytes += releasable;
@@ -40,13 +43,22 @@ impl Pages {
         let (edges, mapped) = self.parts_in_pages(&block, whole);
         // What lies on handles was found when the block was inserted: nothing around it has changed since.
         let stuck = if self.handles {
-            mapped - self.releasable[id.number() as usize] as usize * self.page_bytes
+            let at = id.number() as usize;
+            self.have_releasable[at / 64] &= !(1 << (at % 64));
+            mapped - self.releasable[at] as usize * self.page_bytes
         } else {
             0
         };
         let (edges, releasable) = (edges + stuck, mapped - stuck);
         self.stats.count_split_end(class_of(zone), edges);
         self.stats.releasable_bytes -= releasable;
+    }
+
+    /// Whether a block in an index has whole handles, where there are handles.
+    #[inline]
+    pub(super) fn has_whole_handles(&self, id: BlockId) -> bool {
+        let at = id.number() as usize;
+        self.have_releasable[at / 64] >> (at % 64) & 1 == 1
     }
 
     /// Mapped bytes of a free block that cannot be given back, because they share a page or a handle

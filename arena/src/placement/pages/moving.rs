@@ -24,6 +24,11 @@ const HANDLES_A_REQUEST: usize = 3;
 pub(super) const HANDLES_IN_ALL: usize = 460;
 /// but may be so many pages in any case.
 const SHORT_HANDLE_PAGES: usize = 3;
+/// While less than one part in so many of what can be mapped was asked for at once, memory is not short and few calls
+/// matter more: a handle may be as long as if so much had been asked for,
+const ROOM_PARTS: usize = 8;
+/// and this part of its request.
+const HANDLES_A_REQUEST_WITH_ROOM: usize = 2;
 /// Where memory only moves when it is short, few calls matter more: a handle may be as long as this part of
 /// all that was ever asked for at once, and so many pages in any case,
 const LONG_HANDLES_IN_ALL: usize = 64;
@@ -49,7 +54,8 @@ const SHORTER_PERCENT: usize = 3;
 const SHORTEST_PARTS: usize = 4;
 
 /// A handle, or a page where there are none, in a free block.
-struct FreeHandle {
+#[derive(Debug)]
+pub(super) struct FreeHandle {
     /// Blocks that ended since one ended here.
     age: u32,
     range: AddressRange,
@@ -136,12 +142,12 @@ impl Pages {
                 (self.stats.requested.peak / LONG_HANDLES_IN_ALL).max(LONG_HANDLE_PAGES * self.page_bytes);
             let room = capacity_bytes / LONG_HANDLES_IN_CAPACITY;
             let most = most.min(room) & !(self.page_bytes - 1);
-            if most > self.handle_bytes(part.len) {
+            if most > self.handle_bytes(part.len, capacity_bytes) {
                 return AddressRange::new(run.start, run.len.min(most));
             }
         }
         let piece = self.piece_of(run, part);
-        AddressRange::new(run.start, piece.len.min(self.handle_bytes(part.len)))
+        AddressRange::new(run.start, piece.len.min(self.handle_bytes(part.len, capacity_bytes)))
     }
 
     /// The first part of an unmapped run that handles of a block that takes `part` may fill.
@@ -155,13 +161,16 @@ impl Pages {
     }
 
     /// The longest handle for a request of `len` bytes.
-    fn handle_bytes(&self, len: usize) -> usize {
+    fn handle_bytes(&self, len: usize, capacity_bytes: usize) -> usize {
         if len <= self.options.small_limit_bytes {
             return self.page_bytes;
         }
-        let most =
-            (self.stats.requested.peak / self.handles_in_all).max(SHORT_HANDLE_PAGES * self.page_bytes);
-        (len / HANDLES_A_REQUEST).min(most).max(self.page_bytes) & !(self.page_bytes - 1)
+        // Where nothing is known of the capacity there is none to spare.
+        let room = if capacity_bytes == usize::MAX { 0 } else { capacity_bytes / ROOM_PARTS };
+        let peak = self.stats.requested.peak;
+        let parts = if room > peak { HANDLES_A_REQUEST_WITH_ROOM } else { HANDLES_A_REQUEST };
+        let most = (peak.max(room) / self.handles_in_all).max(SHORT_HANDLE_PAGES * self.page_bytes);
+        (len / parts).min(most).max(self.page_bytes) & !(self.page_bytes - 1)
     }
 
     /// Moves free memory to where `part` of a free block that is in no index misses some, as long as more
@@ -177,18 +186,26 @@ impl Pages {
         let slot = self.blocks.get(id).segment as usize;
         let mapped = self.pages_mut(slot).mapped_page_count(touched) * self.page_bytes;
         let live = self.stats.requested.peak.max(self.stats.requested.current + requested);
-        let slack = live / SLACK_PARTS + live / MORE_SLACK_PARTS * self.more_slack;
+        let slack = live / SLACK_PARTS + live / MORE_SLACK_PARTS * self.more_slack + self.mapped_instead;
         let most = (live + slack).max(self.kept_bytes);
         let wanted = self.stats.reserved.current + touched.len - mapped;
         let mut over = wanted.saturating_sub(most);
         // A request that nothing makes room for moves nothing either.
-        let capacity = self.options.limit_bytes.unwrap_or(usize::MAX).min(upstream.capacity_bytes());
+        let capacity = self.capacity_bytes(upstream);
         let spare = self.stats.releasable_bytes + self.blocks.get(id).extra as usize * self.page_bytes;
         if live > self.settled_peak + self.settled_peak / SLACK_PARTS {
             (self.settled_peak, self.moved_pages) = (live, 0);
+            self.joins_at_once = false;
         }
         if over == 0 || wanted.saturating_sub(spare) > capacity {
             return;
+        }
+        if !self.handles && (self.repeats.come_back(over) || self.repeats.too_often()) {
+            self.mapped_instead += over;
+            return;
+        }
+        if self.handles && self.parks() && self.repeats.come_back(over) {
+            self.joins_at_once = true;
         }
         let mut free = self.free_handles(id, touched);
         let mut in_use = Vec::new();
@@ -218,6 +235,7 @@ impl Pages {
         if over > 0 {
             over = self.fill(id, part, over, &mut in_use, false, upstream);
         }
+        self.free_handles = free;
         if over > (live / MUCH_PINNED_PARTS).max(MUCH_PINNED_PAGES * self.page_bytes) {
             self.handles_in_all += self.handles_in_all * SHORTER_PERCENT / 100;
             self.handles_in_all = self.handles_in_all.min(SHORTEST_PARTS * HANDLES_IN_ALL);
@@ -241,11 +259,13 @@ impl Pages {
     ) -> usize {
         let touched = part.outer_pages(self.page_bytes);
         let slot = self.blocks.get(id).segment as usize;
+        let capacity = self.capacity_bytes(upstream);
         let mut rest = touched;
         while over > 0
             && let Some(run) = self.pages_mut(slot).first_unmapped_run(rest)
         {
-            let wanted = self.handle_of(run, part, usize::MAX).len;
+            // Where there are no handles every page moves by itself.
+            let wanted = if self.handles { self.handle_of(run, part, capacity).len } else { self.page_bytes };
             let shortest = if exactly { wanted } else { 0 };
             let longest = if exactly { wanted } else { self.piece_of(run, part).len };
             // The longest, and of those the one that was free for longest.
@@ -269,32 +289,45 @@ impl Pages {
 
     /// Every handle of free blocks, those under `touched` excepted. `id` is a free block that is in no
     /// index.
-    fn free_handles(&self, id: BlockId, touched: AddressRange) -> Vec<FreeHandle> {
-        let mut free = Vec::new();
-        let indexed = self.zones.iter().flat_map(|zone| zone.resident.iter().chain(zone.sparse.iter()));
-        let blocks = indexed.map(|entry| entry.id).chain([id]);
-        for block_id in blocks.filter(|&id| self.blocks.get(id).extra > 0) {
-            let block = self.blocks.get(block_id);
-            let pages = &self.segment(block).pages;
-            let inner = block.range().inner_pages(self.page_bytes);
-            let whole = pages.whole_handles(inner);
-            // Most of a block at the end of a range is not mapped: nobody looks there for handles. What lies
-            // before and behind the whole ones is mapped.
-            let mut mapped_bytes = block.extra as usize * self.page_bytes - (inner.len - whole.len);
-            let mut handles = pages.handles(whole);
-            while mapped_bytes > 0
-                && let Some(range) = handles.next()
-            {
-                mapped_bytes = mapped_bytes.saturating_sub(range.len);
-                let apart = block_id != id || range.end() <= touched.start || range.start >= touched.end();
-                if apart {
-                    // The count of frees wraps.
-                    let age = self.frees.wrapping_sub(pages.freed_at(range.start));
-                    free.push(FreeHandle { age, range, block: block_id });
+    fn free_handles(&mut self, id: BlockId, touched: AddressRange) -> Vec<FreeHandle> {
+        let mut free = std::mem::take(&mut self.free_handles);
+        free.clear();
+        for index in self.zones.iter().flat_map(|zone| [&zone.resident, &zone.sparse]) {
+            // Shorter blocks have no whole page.
+            for entry in index.iter_from(self.page_bytes) {
+                if !self.handles || self.has_whole_handles(entry.id) {
+                    self.add_handles(entry.id, None, &mut free);
                 }
             }
         }
+        self.add_handles(id, Some(touched), &mut free);
         free
+    }
+
+    /// Adds the whole handles of a free block, but not those under `touched`.
+    fn add_handles(&self, id: BlockId, touched: Option<AddressRange>, free: &mut Vec<FreeHandle>) {
+        let block = self.blocks.get(id);
+        if block.extra == 0 {
+            return;
+        }
+        let pages = &self.segment(block).pages;
+        let inner = block.range().inner_pages(self.page_bytes);
+        let whole = pages.whole_handles(inner);
+        // Most of a block at the end of a range is not mapped: nobody looks there for handles. What lies
+        // before and behind the whole ones is mapped.
+        let mut mapped_bytes = block.extra as usize * self.page_bytes - (inner.len - whole.len);
+        let mut handles = pages.handles(whole);
+        while mapped_bytes > 0
+            && let Some(range) = handles.next()
+        {
+            mapped_bytes = mapped_bytes.saturating_sub(range.len);
+            let apart = touched.is_none_or(|part| range.end() <= part.start || range.start >= part.end());
+            if apart {
+                // The count of frees wraps.
+                let age = self.frees.wrapping_sub(pages.freed_at(range.start));
+                free.push(FreeHandle { age, range, block: id });
+            }
+        }
     }
 
     /// Changes what is mapped of a free block; `id` is one that is in no index.
@@ -331,6 +364,9 @@ impl Pages {
         }
         if moved.is_ok() {
             self.note_mapped(id, to);
+            // What was written there may have come along.
+            let slot = self.blocks.get(id).segment as usize;
+            self.pages_mut(slot).set_dirty(to);
             self.stats.moved_bytes += to.len as u64;
             self.note_moved(to.len);
         }

@@ -173,7 +173,7 @@ impl Pages {
         {
             return Err(Refused::Limit { missing_bytes: reserved + missing_bytes - limit });
         }
-        let capacity = self.options.limit_bytes.unwrap_or(usize::MAX).min(upstream.capacity_bytes());
+        let capacity = self.capacity_bytes(upstream);
         // What was mapped, and whether it is new.
         let mut mapped_runs: Vec<(AddressRange, bool)> = Vec::new();
         while let Some(run) = self.pages_mut(slot).first_unmapped_run(touched) {
@@ -202,6 +202,11 @@ impl Pages {
             }
         }
         Ok(())
+    }
+
+    /// What can be mapped at once.
+    pub(super) fn capacity_bytes(&self, upstream: &dyn Upstream) -> usize {
+        self.options.limit_bytes.unwrap_or(usize::MAX).min(upstream.capacity_bytes())
     }
 
     /// Unmaps what was mapped just now, new or not. What cannot be unmapped stays mapped and counted, as

@@ -130,7 +130,12 @@ impl Pages {
                     if is_small {
                         sums.small.add_split(edges);
                     }
-                    sums.releasable += pages.mapped_page_count(whole) * self.page_bytes;
+                    let releasable = pages.mapped_page_count(whole);
+                    sums.releasable += releasable * self.page_bytes;
+                    let noted = !self.handles || self.has_whole_handles(id) == (releasable > 0);
+                    Violation::unless(noted, || {
+                        format!("whether free block {extent} has whole handles is noted wrongly")
+                    })?;
                     let resident = mapped * self.page_bytes == inner.len;
                     Violation::unless(!resident || pages.is_mapped(extent), || {
                         format!("resident block {extent} has an unmapped page")
