@@ -6,7 +6,7 @@
 //! list.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
 use crate::block::BlockId;
 
@@ -124,6 +124,21 @@ impl FreeRun {
         match self {
             Self::Vector(entries) => entries.last().copied(),
             Self::Tree(tree) => tree.last_key_value().map(|(&(len, start), &id)| Entry { len, start, id }),
+        }
+    }
+
+    /// Visits the blocks of at least `len` bytes, in order, until `visit` says that it is enough.
+    #[inline]
+    pub(crate) fn visit_from(
+        &self,
+        len: usize,
+        visit: &mut impl FnMut(BlockId) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        match self {
+            Self::Vector(entries) => {
+                entries.iter().filter(|entry| entry.len >= len).try_for_each(|entry| visit(entry.id))
+            }
+            Self::Tree(tree) => tree.range((len, 0)..).try_for_each(|(_, &id)| visit(id)),
         }
     }
 

@@ -49,11 +49,22 @@ impl PageMap {
     }
 
     /// Number of mapped pages that lie, whole or in part, in `range`.
+    #[inline]
     pub(crate) fn mapped_page_count(&self, range: AddressRange) -> usize {
+        if range.is_empty() {
+            return 0;
+        }
+        // Most ranges have their pages in one word.
+        let (first, last) = (self.page_at(range.start), self.page_at(range.end() - 1));
+        if first / WORD_BITS == last / WORD_BITS {
+            let pages = self.mapped[first / WORD_BITS] >> (first % WORD_BITS);
+            return (pages << (WORD_BITS - 1 - (last - first))).count_ones() as usize;
+        }
         self.words(range).map(|(word, mask)| (self.mapped[word] & mask).count_ones() as usize).sum()
     }
 
     /// Whether every page that `range` touches is mapped.
+    #[inline]
     pub(crate) fn is_mapped(&self, range: AddressRange) -> bool {
         self.words(range).all(|(word, mask)| self.mapped[word] & mask == mask)
     }

@@ -7,6 +7,8 @@
 //! blocks the one at the lowest address, at a cost that does not depend on how many blocks
 //! there are (but for the order inside one bin, see [`FreeRun`]).
 
+use std::ops::ControlFlow;
+
 use crate::block::BlockId;
 use crate::free_run::{Entry, FreeRun};
 
@@ -122,6 +124,20 @@ impl SizeIndex {
             bin
         });
         bins.flat_map(move |bin| self.bins[bin].iter_from(len)).map(FreeEntry::from)
+    }
+
+    /// Visits blocks as [`iter_from`](Self::iter_from) does, until `visit` says that it is enough, and faster.
+    #[inline]
+    pub(crate) fn visit_from(&self, len: usize, mut visit: impl FnMut(BlockId) -> ControlFlow<()>) {
+        let mut next = self.bin_of(len);
+        while next < BIN_COUNT
+            && let Some(bin) = self.next_bin(next)
+        {
+            if self.bins[bin].visit_from(len, &mut visit).is_break() {
+                return;
+            }
+            next = bin + 1;
+        }
     }
 
     #[inline]

@@ -22,6 +22,8 @@ mod repeats;
 mod residency;
 mod validate;
 
+use std::ops::ControlFlow;
+
 use self::moving::FreeHandle;
 use self::repeats::Repeats;
 use crate::block::{Block, BlockId, BlockState, Blocks};
@@ -139,8 +141,9 @@ pub struct Pages {
     releasable: Vec<u32>,
     /// The blocks in an index that have such pages: a bit for each number.
     have_releasable: Vec<u64>,
-    /// A list that serves again.
+    /// Lists that serve again.
     free_handles: Vec<FreeHandle>,
+    mapped_runs: Vec<(AddressRange, bool)>,
     lifetimes: Option<Lifetimes>,
     /// Until so many frees, what lives long goes apart: free memory could not go where it was needed.
     apart_until: u32,
@@ -189,6 +192,7 @@ impl Pages {
             releasable: Vec::new(),
             have_releasable: Vec::new(),
             free_handles: Vec::new(),
+            mapped_runs: Vec::new(),
             apart_until: 0,
             frees: 0,
             handles_in_all: moving::HANDLES_IN_ALL,
@@ -218,6 +222,12 @@ impl Pages {
     #[inline]
     fn parks(&self) -> bool {
         self.quiet_frees >= self.options.park_after_frees && !self.joins_at_once
+    }
+
+    /// Whether blocks may wait before as many requests have come as are looked at to know them again.
+    #[inline]
+    fn soon_parks(&self) -> bool {
+        self.quiet_frees >= self.options.park_after_frees / 2
     }
 
     /// The usual length of a range that is mapped whole.
@@ -400,14 +410,25 @@ impl Pages {
         /// Sparse blocks that are looked at: there are few, unless memory was short.
         const LOOKED_AT: usize = 32;
         let pages = len / self.page_bytes;
-        self.zones[zone].sparse.iter_from(len).take(LOOKED_AT).find(|entry| {
-            let block = self.blocks.get(entry.id);
+        let (mut found, mut looked_at) = (None, 0);
+        self.zones[zone].sparse.visit_from(len, |id| {
+            let block = self.blocks.get(id);
             let start = cutting::aligned_start(block.start, align);
             let part = AddressRange::new(start, len);
-            block.extra as usize >= pages
+            if block.extra as usize >= pages
                 && part.end() <= block.end()
                 && self.segment(block).pages.is_mapped(part)
-        })
+            {
+                found = Some(FreeEntry { len: block.len, start: block.start, id });
+            }
+            looked_at += 1;
+            if found.is_some() || looked_at == LOOKED_AT {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        found
     }
 
     fn out_of_memory(&mut self, requested_bytes: usize, source: Option<UpstreamError>) -> ArenaError {
@@ -456,7 +477,7 @@ impl Placement for Pages {
     fn allocate(&mut self, request: Request, upstream: &mut dyn Upstream) -> Result<Placed, ArenaError> {
         let len = request.rounded_bytes(self.options.granule_bytes)?;
         let kind = self.kind_of(len);
-        if self.options.mode == Mode::Moving {
+        if self.options.mode == Mode::Moving && (!self.handles || self.soon_parks()) {
             self.repeats.note_request(len);
         }
         match self.place_mapped(request, len, kind) {

@@ -1,5 +1,7 @@
 //! Where a request needs the fewest new pages, and which free pages go there.
 
+use std::ops::ControlFlow;
+
 use super::cutting::aligned_start;
 use super::{Mode, Pages};
 use crate::block::BlockId;
@@ -73,12 +75,16 @@ impl Pages {
         upstream: &mut dyn Upstream,
     ) -> Option<(FreeEntry, usize, bool)> {
         let mut best: Option<((bool, usize, usize), FreeEntry, usize)> = None;
-        for entry in self.zones[zone].sparse.iter_from(len).take(LOOKED_AT) {
-            let block = self.blocks.get(entry.id);
+        let mut looked_at = 0;
+        self.zones[zone].sparse.visit_from(len, |id| {
+            looked_at += 1;
+            let more = if looked_at < LOOKED_AT { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+            let block = self.blocks.get(id);
+            let entry = FreeEntry { len: block.len, start: block.start, id };
             // Besides the pages that lie in the block whole there are those at its ends.
             let fewest = (len / self.page_bytes).saturating_sub(block.extra as usize + 2);
             if best.as_ref().is_some_and(|((blocked, missing, _), ..)| !blocked && fewest > *missing) {
-                continue;
+                return more;
             }
             let pages = &self.segment(block).pages;
             let first = aligned_start(block.start, align);
@@ -107,7 +113,8 @@ impl Pages {
                     best = Some((key, entry, start));
                 }
             }
-        }
+            more
+        });
         best.map(|((blocked, ..), entry, start)| (entry, start, blocked))
     }
 
@@ -261,19 +268,25 @@ impl Pages {
         let slot = self.blocks.get(id).segment as usize;
         let capacity = self.capacity_bytes(upstream);
         let mut rest = touched;
+        // Lengths that are not there: most handles of a place have one of two lengths.
+        let mut not_there = [0; 2];
         while over > 0
             && let Some(run) = self.pages_mut(slot).first_unmapped_run(rest)
         {
             // Where there are no handles every page moves by itself.
             let wanted = if self.handles { self.handle_of(run, part, capacity).len } else { self.page_bytes };
-            let shortest = if exactly { wanted } else { 0 };
-            let longest = if exactly { wanted } else { self.piece_of(run, part).len };
-            // The longest, and of those the one that was free for longest.
-            let found = best_of(free, |handle| {
-                let len = handle.range.len;
-                (shortest <= len && len <= longest).then_some((len, handle.age))
-            });
+            let longest = self.piece_of(run, part).len;
+            // One of the very length, or the longest, and of those the one that was free for longest.
+            let found = if exactly {
+                let of_length = |handle: &FreeHandle| (handle.range.len == wanted).then_some(handle.age);
+                if not_there.contains(&wanted) { None } else { best_of(free, of_length) }
+            } else {
+                best_of(free, |handle| {
+                    (handle.range.len <= longest).then_some((handle.range.len, handle.age))
+                })
+            };
             let Some(at) = found else {
+                not_there = [wanted, not_there[0]];
                 rest = AddressRange::between(run.start + wanted, touched.end());
                 continue;
             };
@@ -294,11 +307,12 @@ impl Pages {
         free.clear();
         for index in self.zones.iter().flat_map(|zone| [&zone.resident, &zone.sparse]) {
             // Shorter blocks have no whole page.
-            for entry in index.iter_from(self.page_bytes) {
-                if !self.handles || self.has_whole_handles(entry.id) {
-                    self.add_handles(entry.id, None, &mut free);
+            index.visit_from(self.page_bytes, |block| {
+                if !self.handles || self.has_whole_handles(block) {
+                    self.add_handles(block, None, &mut free);
                 }
-            }
+                ControlFlow::Continue(())
+            });
         }
         self.add_handles(id, Some(touched), &mut free);
         free

@@ -175,7 +175,8 @@ impl Pages {
         }
         let capacity = self.capacity_bytes(upstream);
         // What was mapped, and whether it is new.
-        let mut mapped_runs: Vec<(AddressRange, bool)> = Vec::new();
+        let mut mapped_runs = std::mem::take(&mut self.mapped_runs);
+        mapped_runs.clear();
         while let Some(run) = self.pages_mut(slot).first_unmapped_run(touched) {
             let waiting = upstream.waiting_in(run);
             let run = match waiting {
@@ -201,6 +202,7 @@ impl Pages {
                 return Err(Refused::Upstream { missing_bytes, source: error.source });
             }
         }
+        self.mapped_runs = mapped_runs;
         Ok(())
     }
 
