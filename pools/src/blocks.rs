@@ -27,12 +27,19 @@ const DEVICE_EXPANDABLE_SHARE: usize = 64;
 pub(crate) struct Blocks {
     conf: Conf,
     no_split: bool,
+    /// The user said what the pool begins with or grows by.
+    sized: bool,
     in_segments: bool,
 }
 
 impl Blocks {
     pub(crate) fn of(options: &Resolved) -> Self {
-        Self { conf: options.placement.clone(), no_split: options.no_split, in_segments: false }
+        Self {
+            conf: options.placement.clone(),
+            no_split: options.no_split,
+            sized: options.size.is_some() || options.growth_factor.is_some(),
+            in_segments: false,
+        }
     }
 
     /// The same on a device: the originals of three policies take segments by the driver's own
@@ -77,7 +84,8 @@ impl Blocks {
             granule_bytes: GRANULE_BYTES,
             limit_bytes,
             range_bytes: range_bytes.max(part),
-            mode: HOST_MODE,
+            // What was taken in advance is there to serve, and not to be given up for less.
+            mode: if self.sized { Mode::OnPressure } else { HOST_MODE },
             ..self.setting()
         })
     }
